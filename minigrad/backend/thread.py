@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import copy_context
+from functools import lru_cache
 from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 from minigrad.backend.device import Device
 
@@ -20,6 +24,18 @@ def new_thread(body: Callable[..., object], *args: Any, name: str | None = None)
     device = _chosen_gpu()
     steps = (body, *args) if device is None else (_begin_on, device, body, *args)
     return threading.Thread(target=copy_context().run, args=steps, name=name, daemon=True)
+
+
+def with_blas_threads(limit: int) -> AbstractContextManager[Any]:
+    """Inside the block BLAS uses no more than so many threads, whichever thread calls it."""
+    limited: AbstractContextManager[Any] = _libraries(len(sys.modules)).limit(limits=limit, user_api="blas")
+    return limited
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """What is loaded, which is looked for again, for a millisecond, where modules have been imported since."""
+    return ThreadpoolController()
 
 
 def _begin_on(device: Device, body: Callable[..., object], *args: Any) -> None:

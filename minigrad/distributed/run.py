@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from minigrad.arguments import as_integer
 from minigrad.backend.random import set_noise_key
 from minigrad.backend.ranks import set_ranks_here
-from minigrad.backend.thread import new_thread
+from minigrad.backend.thread import new_thread, with_blas_threads
 from minigrad.distributed.comm.protocol import Communicator
 from minigrad.distributed.comm.threads import ThreadWorld
 from minigrad.distributed.comm.turned import TurnedWorld, handing_over
@@ -111,7 +109,7 @@ def run_world(
                 world.exit(comm.rank)
 
     limit = blas_threads if blas_threads is not None else max(1, (os.cpu_count() or 1) // world.world_size)
-    with threadpool_limits(limits=limit, user_api="blas"):
+    with with_blas_threads(limit):
         threads = [_start(body, comm) for comm in communicators]
         running = _join(threads, world, errors)
     if errors:

@@ -36,24 +36,26 @@ class Baton:
     def __init__(self, seed: int, world_size: int, timeout_s: float) -> None:
         self._draw = random.Random(as_integer("run", "schedule", seed, 0, _SEEDS))
         self._world_size, self._timeout_s = world_size, timeout_s
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # of what follows
         self._ranks: dict[int, int] = {}  # by thread
+        self._gates: dict[int, threading.Lock] = {}  # of each rank: open once its turn has come
         self._paused: dict[int, Until | None] = {}  # ranks that wait, and until what; None: for their turn alone
         self._turn = -1
         self.taken = list[int]()
 
     def enter(self, rank: int) -> None:
         """This thread is a rank; it goes on when it is its turn."""
-        with self._changed:
+        with self._lock:
             self._ranks[threading.get_ident()] = rank
-            self._paused[rank] = None
+            self._gates[rank] = threading.Lock()
+            self._pause_at(rank, None)
             if len(self._ranks) == self._world_size:
                 self._pass_on()
-            self._await(rank)
+        self._await(rank)
 
     def leave(self) -> None:
         """This thread's rank has ended, in its turn."""
-        with self._changed:
+        with self._lock:
             rank = self._ranks.pop(threading.get_ident(), -1)
             self._paused.pop(rank, None)
             if self._turn == rank:
@@ -69,29 +71,34 @@ class Baton:
         return until()
 
     def _pause(self, until: Until | None) -> None:
-        with self._changed:
-            rank = self._ranks.get(threading.get_ident())
-            if rank is None:  # a thread that is no rank
-                return
-            self._paused[rank] = until
+        rank = self._ranks.get(threading.get_ident())
+        if rank is None:  # a thread that is no rank
+            return
+        with self._lock:
+            self._pause_at(rank, until)
             self._pass_on()
-            self._await(rank)
+        self._await(rank)
+
+    def _pause_at(self, rank: int, until: Until | None) -> None:
+        self._gates[rank].acquire(blocking=False)  # open still where its turn came after it had raised of waiting
+        self._paused[rank] = until
 
     def _pass_on(self) -> None:
         able = sorted(rank for rank, until in self._paused.items() if until is None or until())
         candidates = able or sorted(self._paused)
         self._turn = self._draw.choice(candidates) if candidates else -1
         self.taken.append(self._turn)
-        self._changed.notify_all()
+        if candidates:
+            del self._paused[self._turn]
+            self._gates[self._turn].release()
 
     def _await(self, rank: int) -> None:
-        if not self._changed.wait_for(lambda: self._turn == rank, self._timeout_s):
+        if not self._gates[rank].acquire(timeout=self._timeout_s):
             holder = f"rank {self._turn}, whose turn it is," if self._turn >= 0 else "all ranks"
             raise CollectiveTimeoutError(
                 f"rank {rank}: schedule: expected {holder} to come to a collective within {self._timeout_s:g} s, got "
                 "nothing: it computes for long, or waits for something that another rank holds while it is not its turn"
             )
-        del self._paused[rank]
 
 
 current_turns: ContextVar[Baton | None] = ContextVar("minigrad_turns", default=None)
@@ -104,6 +111,12 @@ def hand_over() -> None:
     turns = current_turns.get()
     if turns is not None:
         turns.hand_over()
+
+
+def let_others_on(until: Until) -> bool:
+    """Let others go on until something holds; False where none of them can, or where ranks take no turns."""
+    turns = current_turns.get()
+    return turns is not None and turns.wait_for(until)
 
 
 def wait_in(changed: threading.Condition, until: Until, timeout_s: float) -> bool:

@@ -111,7 +111,9 @@ class Adapter(Protocol):
     """Puts a data-parallel wrapper to the checks. What it does not have raises NotImplementedError.
 
     A run that lasts longer than `timeout_s`, where the adapter has that attribute, else a minute, is left to itself; a
-    rank that has not come to its end by then is out of time.
+    rank that has not come to its end by then is out of time. Before a fault, the steps without it are made `controls`
+    times, where the adapter has that attribute, else twice: what can be wrapped, or can make a step, only once raises
+    of that, and a fault that is refused is told from it by a second time.
     """
 
     def run(self, body: Callable[..., Any], world_size: int, *args: Any) -> Any:

@@ -137,9 +137,9 @@ def faulty(
     control: Mapping[str, Any],
     stay: bool = True,
 ) -> list[Outcome]:
-    """What became of each rank of steps with a fault, once the same steps without it were right twice in the same run.
+    """What became of each rank of steps with a fault, once the same steps without it were right in the same run.
 
-    Twice, since what can be wrapped, or can make a step, only once raises of that.
+    Those are made twice, or as often as the adapter says; see `Adapter`.
 
     Args:
         body: body(place, adapter, setup, fault): steps of a new replica; a generator's yields are `Outcome.steps`.
@@ -161,7 +161,7 @@ def faulty(
 
 
 def _controlled(place: Any, adapter: Adapter, body: Callable[..., Any], setup: Setup, without: Any, fault: Any) -> Any:
-    for _ in range(2):
+    for _ in range(getattr(adapter, "controls", 2)):
         value = body(place, adapter, setup, without)
     yield value
     value = body(place, adapter, setup, fault)

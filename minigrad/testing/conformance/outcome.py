@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn
 from unittest import SkipTest
 
 from minigrad.backend.thread import new_thread
-from minigrad.distributed.comm.turns import hand_over
+from minigrad.distributed.comm.turns import let_others_on
 from minigrad.testing.conformance.adapter import Adapter
 
 TIMEOUT_S = 60.0  # of a run, where the adapter has no `timeout_s`
@@ -89,11 +89,11 @@ def outcomes(
     Raises:
         NotOfferedError: a rank raised NotImplementedError, or `adapter.run` did.
     """
-    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+    with _Board() as board:
         stay_for = world_size if stay else 0
-        said = _Said(lambda: adapter.run(recorded, world_size, folder, stay_for, body, adapter, *args))
+        said = _Said(lambda: adapter.run(recorded, world_size, board, stay_for, body, adapter, *args))
         said.wait(float(getattr(adapter, "timeout_s", TIMEOUT_S)))
-        found = [_outcome(rank, _read(Path(folder) / str(rank)), said) for rank in range(world_size)]
+        found = [_outcome(rank, board.read(str(rank)), said) for rank in range(world_size)]
     for one in found:
         if one.error == "NotImplementedError":
             raise NotOfferedError(str(one))
@@ -117,26 +117,77 @@ def fail(verdict: str, message: str) -> NoReturn:
 # ------------------------------------------------------------------------------------------------ on a rank
 
 
-def recorded(place: Any, folder: str, stay_for: int, body: Callable[..., Any], *args: Any) -> None:
+class _Board:
+    """Where ranks write down what becomes of them, each under its name: in memory in this process, else in a folder."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True)
+        self._path, self._process, self._is_over = Path(self._folder.name), os.getpid(), False
+        self._here: dict[str, list[bytes]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path, "_process": 0}  # of no process: its copies write into the folder
+
+    def __enter__(self) -> _Board:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over = True
+        self._folder.cleanup()
+
+    def write(self, name: str, what: Any, *, for_all: bool = False) -> None:
+        """Add something, which ranks in other processes are to see where it is for all."""
+        written, is_here = pickle.dumps(what), self._process == os.getpid()
+        if is_here:
+            self._here.setdefault(name, []).append(written)
+        if for_all or not is_here:
+            try:
+                with open(self._path / name, "ab") as file:
+                    file.write(written)
+            except FileNotFoundError:  # the run is over, and this thread has outlived it
+                pass
+
+    def read(self, name: str) -> list[Any]:
+        """What was written under a name."""
+        found = [pickle.loads(written) for written in self._here.get(name, ())]
+        if not found and (self._path / name).exists():
+            with open(self._path / name, "rb") as file:
+                try:
+                    while True:
+                        found.append(pickle.load(file))
+                except (EOFError, pickle.UnpicklingError):  # its end, or half of what a process wrote that was killed
+                    pass
+        return found
+
+    def have_ended(self, ranks: int) -> bool:
+        """Whether so many ranks have, or nobody waits to hear of it."""
+        names = [f"{rank}{ENDED}" for rank in range(ranks)]
+        if self._process != os.getpid():
+            return not self._path.exists() or all((self._path / name).exists() for name in names)
+        return self._is_over or all(name in self._here or (self._path / name).exists() for name in names)
+
+
+def recorded(place: Any, board: _Board, stay_for: int, body: Callable[..., Any], *args: Any) -> None:
     """What each rank runs: body(place, *args), which it writes down; then it waits for the end of so many ranks."""
-    path = Path(folder) / str(place.rank)
-    _write(path, os.getpid())
+    name = str(place.rank)
+    board.write(name, os.getpid())
     try:
         value = body(place, *args)
         while inspect.isgenerator(value):
             try:
-                _write(path, (next(value),))
+                board.write(name, (next(value),))
             except StopIteration as end:
                 value = end.value
-        _write(path, Outcome("value", value))
+        board.write(name, Outcome("value", value))
     except BaseException as error:
-        _write(path, raised(error))
+        board.write(name, raised(error))
         raise
     finally:
-        _write(path.with_suffix(ENDED), True)
-    while Path(folder).exists() and not all((Path(folder) / f"{rank}{ENDED}").exists() for rank in range(stay_for)):
-        hand_over()  # where ranks take turns
-        time.sleep(POLL_S)
+        if stay_for:
+            board.write(name + ENDED, True, for_all=True)
+    while not board.have_ended(stay_for):
+        if not let_others_on(lambda: board.have_ended(stay_for)):
+            time.sleep(POLL_S)
 
 
 def raised(error: BaseException) -> Outcome:
@@ -146,15 +197,6 @@ def raised(error: BaseException) -> Outcome:
     kind = "NotImplementedError" if isinstance(error, NotImplementedError) else type(error).__name__
     words = "\n".join([str(error), *getattr(error, "__notes__", [])])
     return Outcome("raised", error=kind, message=words, frame=frame)
-
-
-def _write(path: Path, what: Any) -> None:
-    written = pickle.dumps(what)
-    try:
-        with open(path, "ab") as file:
-            file.write(written)
-    except FileNotFoundError:  # the run is over, and this thread has outlived it
-        pass
 
 
 # ---------------------------------------------------------------------------------------- where it was started
@@ -204,15 +246,3 @@ def _outcome(rank: int, written: list[Any], said: _Said) -> Outcome:
 
 def _lives(process: int) -> bool:
     return process == os.getpid() or process in {child.pid for child in multiprocessing.active_children()}
-
-
-def _read(path: Path) -> list[Any]:
-    found: list[Any] = []
-    if path.exists():
-        with open(path, "rb") as file:
-            try:
-                while True:
-                    found.append(pickle.load(file))
-            except (EOFError, pickle.UnpicklingError):  # its end, or half of what a process wrote that was killed
-                pass
-    return found

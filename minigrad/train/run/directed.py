@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from minigrad.backend.device import CPU, Device
 from minigrad.backend.random import set_noise_key
-from minigrad.backend.thread import new_thread
+from minigrad.backend.thread import new_thread, with_blas_threads
 from minigrad.distributed.living.lifeline import OUTSIDE
 from minigrad.distributed.living.office import Office
 from minigrad.distributed.record.timeline import Timeline
@@ -81,7 +79,7 @@ class Directed:
         """
         size = len(self._devices)
         limit = max(1, (os.cpu_count() or 1) // size)
-        with threadpool_limits(limits=limit, user_api="blas"):
+        with with_blas_threads(limit):
             threads = [new_thread(self._rank, rank, name=f"rank-{rank}") for rank in range(size)]
             for thread in threads:
                 thread.start()
