@@ -6,6 +6,8 @@ Run with -m browser; Debian has it as chromium and chromium-driver.
 import pytest
 
 from minigrad.distributed import run
+from minigrad.distributed.algorithms import halving_doubling
+from minigrad.distributed.inspect.page import save_page_of_schedule
 from minigrad.distributed.record.timeline import Timeline
 from tests.distributed.browser import Browser
 from tests.distributed.page_parts import bars_of, parsed
@@ -64,6 +66,17 @@ while (walker.nextNode()) {
 }
 return found;
 """
+# how far the text of each cell of a schedule reaches out of it, and each arrow's ends out of its picture
+OUT = """
+const found = [];
+const out = (inner, outer) => Math.max(
+  outer.left - inner.left, inner.right - outer.right, outer.top - inner.top, inner.bottom - outer.bottom);
+for (const cell of document.querySelectorAll(".cell"))
+  found.push(out(...["text", "rect"].map(each => cell.querySelector(each).getBoundingClientRect())));
+for (const line of document.querySelectorAll(".round line"))
+  found.push(out(line.getBoundingClientRect(), line.closest("svg").getBoundingClientRect()));
+return found;
+"""
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +128,20 @@ def test_in_a_window(browser, pages, name, width, dark):
         texts = browser.run(TEXTS)
         assert len(texts) > 60 and overlapping(texts) == []
         assert [text for text, _, left, right, _, _ in texts if left < 0 or right > width] == []
+
+
+@pytest.mark.parametrize("width, dark", SIZES, ids=[f"{w}-{'dark' if d else 'light'}" for w, d in SIZES])
+def test_page_of_a_schedule(browser, tmp_path, width, dark):
+    save_page_of_schedule(halving_doubling(8), tmp_path / "schedule.html")
+    browser.log()
+    browser.open(tmp_path / "schedule.html", width, dark=dark)
+    assert browser.log() == []
+    assert browser.run("return [innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    found = browser.run(OUT)
+    assert len(found) == 7 * 64 + 6 * 8 and max(found) <= 0.0
+    assert overlapping(browser.run(TEXTS)) == []
+    ink = browser.run("return getComputedStyle(document.querySelector('.cell text')).fill")
+    assert ink == ("rgb(230, 234, 239)" if dark else "rgb(27, 31, 36)")
 
 
 def overlapping(texts, least=1.0):

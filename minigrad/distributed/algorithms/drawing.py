@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from minigrad.distributed.algorithms.play import check_schedule
 from minigrad.distributed.algorithms.schedule import CollectiveSchedule, spelled
 
 
 def draw(schedule: CollectiveSchedule) -> str:
     """A table for each round: a line for each rank, a column for each part of the array, in it whose arrays it adds up.
 
-    Below it stand the messages of the next round.
+    Above it stand the messages of the round. `python -m minigrad.distributed.inspect schedule ring 4` draws a page.
+
+    Raises:
+        ArgumentError: it is no schedule.
 
     Example:
         >>> from minigrad.distributed.algorithms import ring
@@ -24,21 +28,36 @@ def draw(schedule: CollectiveSchedule) -> str:
           rank 0  0-1  0-1
           rank 1  0-1  0-1
     """
+    check_schedule("draw", schedule)
     lines = [f"{schedule.name}, {schedule.world_size} ranks, {schedule.cells} parts"]
-    history = [[[spelled(terms) for terms in cells] for cells in ranks] for ranks in schedule.held()]
+    history = spelled_states(schedule)
     width = max(len(text) for ranks in history for cells in ranks for text in cells)
     digits = len(str(schedule.world_size - 1))
     for number, ranks in enumerate(history):
-        lines.append(f"round {number}: {_messages(schedule, number - 1)}" if number else "at first")
+        lines.append(f"round {number}: {messages_of(schedule, number)}" if number else "at first")
         for rank, cells in enumerate(ranks):
             lines.append(f"  rank {rank:{digits}}  " + "  ".join(text.ljust(width) for text in cells).rstrip())
     return "\n".join(lines)
 
 
-def _messages(schedule: CollectiveSchedule, number: int) -> str:
-    found = []
-    for source, target, (first, stop, of), _ in schedule.rounds[number]:
-        each = schedule.cells // of
-        parts = f"part {first * each}" if (stop - first) * each == 1 else f"parts {first * each}-{stop * each - 1}"
-        found.append(f"{source} > {target} {parts}")
-    return ", ".join(found)
+def spelled_states(schedule: CollectiveSchedule) -> list[list[list[str]]]:
+    """Whose arrays each rank has added up in each part, before the first round and after each: [round][rank][part]."""
+    return [[[spelled(terms) for terms in cells] for cells in ranks] for ranks in schedule.held()]
+
+
+def messages_of(schedule: CollectiveSchedule, number: int) -> str:
+    """What travels in a round, of which the first is 1, in words."""
+    transfers = schedule.rounds[number - 1]
+    return ", ".join(f"{source} > {target} {named(schedule.parts_of(chunk))}" for source, target, chunk, _ in transfers)
+
+
+def named(parts: range) -> str:
+    """Parts in words.
+
+    Example:
+        >>> named(range(2, 3)), named(range(2, 5))
+        ('part 2', 'parts 2-4')
+    """
+    if len(parts) < 2:
+        return f"part {parts[0]}" if parts else "no part"
+    return f"parts {parts[0]}-{parts[-1]}"

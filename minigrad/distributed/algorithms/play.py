@@ -108,15 +108,15 @@ class Scheduled(Wrapper):
         return OVER
 
 
-def check_schedule(who: str, schedule: Any, world_size: int) -> CollectiveSchedule:
-    """A schedule for so many ranks.
+def check_schedule(who: str, schedule: Any, world_size: int | None = None) -> CollectiveSchedule:
+    """A schedule, for so many ranks where that is said.
 
     Raises:
         ArgumentError: it is none, or for another number.
     """
     if not isinstance(schedule, CollectiveSchedule):
         raise ArgumentError(f"{who}: expected a CollectiveSchedule, got {schedule!r:.100}")
-    if schedule.world_size != world_size:
+    if world_size is not None and schedule.world_size != world_size:
         raise ArgumentError(f"{who}: expected a schedule for {world_size} ranks, got one for {schedule.world_size}")
     return schedule
 

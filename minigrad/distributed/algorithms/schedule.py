@@ -150,15 +150,16 @@ class CollectiveSchedule:
         for transfers in self.rounds:
             after = [list(cells) for cells in now]
             for source, target, chunk, op in transfers:
-                for cell in range(*self._cells_of(chunk)):
+                for cell in self.parts_of(chunk):
                     came, own = now[source][cell], after[target][cell]
                     after[target][cell] = came if op is Op.REPLACE else combine(own, came)
             now = after
             yield now
 
-    def _cells_of(self, chunk: Chunk) -> tuple[int, int]:
+    def parts_of(self, chunk: Chunk) -> range:
+        """Those of the `cells` parts that a chunk is."""
         each = self.cells // chunk.of
-        return chunk.first * each, chunk.stop * each
+        return range(chunk.first * each, chunk.stop * each)
 
     @cached_property
     def is_in_order(self) -> bool:

@@ -1,5 +1,7 @@
 """The command line of what reads records: `python -m minigrad.distributed.inspect page run.json`, or `hang DIR`.
 
+`schedule ring 8` needs none: it draws how an all_reduce goes.
+
 Each command is a module with `arguments(parser)` and `carry_out(options)`, which returns the exit status.
 """
 
@@ -11,9 +13,10 @@ from collections.abc import Sequence
 
 from minigrad.distributed.inspect import hangs
 from minigrad.distributed.inspect.page import command as page
+from minigrad.distributed.inspect.page import schedule_command as schedule
 from minigrad.errors import MinigradError
 
-COMMANDS = {"hang": hangs, "page": page}
+COMMANDS = {"hang": hangs, "page": page, "schedule": schedule}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from statistics import median
 
 from minigrad.arguments import check_text
@@ -13,6 +12,7 @@ from minigrad.distributed.inspect.explain import Explanation, explain
 from minigrad.distributed.inspect.page.chart import Chart, Facts, chart_of, notes_of
 from minigrad.distributed.inspect.page.curves import curves_of
 from minigrad.distributed.inspect.page.drawing import KINDS, WIDTH, class_of, figure_of, picture_of
+from minigrad.distributed.inspect.page.frame import framed
 from minigrad.distributed.inspect.page.tables import buckets_of, cells_of, figures_of, name_of_note, notes_of_step
 from minigrad.distributed.inspect.page.tables import choices_of, totals_of
 from minigrad.distributed.inspect.page.words import help_of, sentences_of
@@ -25,23 +25,6 @@ from minigrad.nn.whole_file import replace_file
 
 MOST_SPANS = 20_000  # that are drawn, so that a browser opens the page at once
 _SEEN = 1e-6  # of a step: less is rounding
-_HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<svg class="defs" aria-hidden="true"><defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" \
-markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker></defs></svg>
-<header><h1>{title}</h1></header>
-<main>
-"""
 _CONTROLS = """<div class="controls" id="controls" hidden>
 <button type="button" id="before" aria-label="the step before">&#9664;</button>
 <label>step <output id="which">{which}</output>
@@ -93,9 +76,8 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
     shown = chosen_of(steps)
     long_s = dict(zip(steps, paces_s(steps.values()) if steps else ()))
     charts = [chart_of(each, steps[each], events.get(each, ()), facts, long_s[each]) for each in shown]
-    text = [_HEAD.format(title=escape(title), style=_beside("page.css"))]
     explanation = explain(record) if steps and spans_in(steps) <= MOST_SPANS else None
-    text.append(_words(timeline, steps, shown, explanation))
+    text = [_words(timeline, steps, shown, explanation)]
     if charts:
         curves = curves_of(steps, timeline.events)
         across = {step for curve in curves for points in curve.lines.values() for step, _ in points} | steps.keys()
@@ -104,8 +86,7 @@ def page_of(record: Timeline | Trace, title: str = "Timeline of a run") -> str:
         text.append('<section id="curves"><h2>From step to step</h2><div class="curves">')
         text += [*(figure_of(curve, ends) for curve in curves), "</div></section>"]
     text += [_choices(explanation), _totals(timeline), _plans(facts), _decisions(events, len(timeline.ranks))]
-    text.append(f"</main>\n<script>\n{_beside('page.js')}</script>\n</body>\n</html>\n")
-    return "\n".join(text)
+    return framed(title, text, script="page.js")
 
 
 def save_page(record: Timeline | Trace, path: str | os.PathLike[str], title: str = "Timeline of a run") -> None:
@@ -136,10 +117,6 @@ def chosen_of(steps: Mapping[int, Mapping[int, RankStep]], most: int = MOST_SPAN
 def spans_in(steps: Mapping[int, Mapping[int, RankStep]]) -> int:
     """How many spans all steps have."""
     return sum(len(step.spans) for ranks in steps.values() for step in ranks.values())
-
-
-def _beside(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _words(
