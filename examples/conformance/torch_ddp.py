@@ -171,7 +171,8 @@ class TorchAdapter:
     timeout_s = 2 * RUN_S
 
     def __init__(self) -> None:
-        preload = ["torch", "torch._dynamo"]  # the second is what the constructor of the wrapper imports
+        # the second is what the constructor of the wrapper imports; all else would be imported by each rank anew
+        preload = ["torch", "torch._dynamo", "minigrad.testing.conformance"]
         self.run: Callable[..., Any] = Processes(world, RUN_S, preload=preload)
 
     def wrap(self, place: Any, setup: Setup) -> TorchReplica:
