@@ -22,7 +22,7 @@ def sample():
     """One bug in six, with one of each file, and the others where they are asked for: each compiles for a second."""
     first = {mutant.file: mutant for mutant in reversed(MUTANTS)}.values()
     return [
-        mutant if mutant in first or i % 6 == 3 else pytest.param(mutant, marks=pytest.mark.every_bug)
+        mutant if mutant in first or i % 6 == 3 else pytest.param(mutant, marks=pytest.mark.thorough)
         for i, mutant in enumerate(MUTANTS)
     ]
 
