@@ -20,7 +20,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.memory import ALIGN_BYTES
+from minigrad.backend.memory import ALIGN_BYTES, duplicate
 
 LEAST_BYTES = 32 * 1024  # smaller arrays are left to the C library, which keeps their memory
 MOST_BYTES = 512 * 1024**2  # of all blocks; what does not fit is allocated as ever
@@ -139,6 +139,15 @@ def empty_like(x: Array) -> Array:
     if x.__class__ is not np.ndarray or x.nbytes < LEAST_BYTES:
         return array_module(x).empty_like(x)
     return empty_in_order(np, x.shape, memory_order(x), x.dtype)
+
+
+def copied(x: Array) -> Array:
+    """A copy of an array in C order, where it lies."""
+    if x.__class__ is not np.ndarray or x.nbytes < LEAST_BYTES:
+        return duplicate(x)
+    found = empty_in_order(np, x.shape, None, x.dtype)
+    found[...] = x
+    return found
 
 
 def memory_order(x: Array) -> tuple[int, ...] | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from minigrad.autograd.tape import Edge, Node, accumulate
 from minigrad.backend.dtypes import Array
+from minigrad.backend.workspace import empty, empty_in_order, empty_like, memory_order
 from minigrad.ops.axes import max_axes, row_dot, sum_axes
 from minigrad.ops.pieces import room_for
 from minigrad.tensor import Tensor, record
@@ -80,9 +81,9 @@ def attend_in_blocks(
     q, k, v, form = query.data, key.data, value.data, _Form(factor, is_causal, drops)
     shape = (*q.shape[:-1], k.shape[-2])
     bias = _bias(mask, shape, q.dtype)
-    out = np.empty_like(q, shape=(*q.shape[:-1], v.shape[-1]))
+    out = empty_in_order(np, (*q.shape[:-1], v.shape[-1]), memory_order(q), q.dtype)
     few = _are_few(q, k, v)
-    weights, rows = np.empty(shape, q.dtype) if few else None, None if few else np.empty((2, *q.shape[:-1], 1), q.dtype)
+    weights, rows = empty(shape, q.dtype, q) if few else None, None if few else np.empty((2, *q.shape[:-1], 1), q.dtype)
     for block in _blocks(shape, is_causal):
         scores = _scores(block, q, k, bias, form, weights[block.heads] if weights is not None and block.whole else None)
         last = (scores.ndim - 1,)
@@ -161,7 +162,7 @@ def _room(edge: Edge, x: Array, is_written: bool) -> Array | None:
     if not is_written:
         return np.zeros(x.shape, x.dtype)
     found = room_for(edge, x.shape)
-    return np.empty_like(x) if found is None else found
+    return empty_like(x) if found is None else found
 
 
 # ---------------------------------------------------------------------------------------------------------- scores

@@ -10,7 +10,7 @@ from minigrad.autograd.tape import Node, accumulate, lend
 from minigrad.backend.device import Device, as_gpu, device_of, to_device
 from minigrad.backend.dtypes import Array, DtypeLike, as_dtype
 from minigrad.backend.flags import raise_found
-from minigrad.backend.memory import duplicate
+from minigrad.backend.workspace import copied
 from minigrad.errors import ArgumentError
 from minigrad.ops.methods import method, method_as
 from minigrad.ops.operands import TensorLike, as_operand, cast
@@ -161,7 +161,7 @@ def cuda(x: TensorLike, device: int | Device | str | None = None) -> Tensor:
 def clone(x: TensorLike) -> Tensor:
     """A copy of x. dx = g."""
     x = as_operand("clone", x)
-    return record(duplicate(x.data), _clone_backward, (x,))
+    return record(copied(x.data), _clone_backward, (x,))
 
 
 @method

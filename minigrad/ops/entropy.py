@@ -20,6 +20,7 @@ from minigrad.backend.flags import check_range, checked_by_kernel
 from minigrad.backend.fused.cross_entropy import row_gradients, row_losses
 from minigrad.backend.kernels import kernels_for
 from minigrad.backend.memory import contiguous
+from minigrad.backend.order import in_order
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import row_sum
 from minigrad.ops.linalg import product
@@ -86,7 +87,7 @@ def _cross_entropy_backward(node: Node, grad: Array) -> None:
     shape, exps, total, labels, weight, reduction, smoothing = node.saved
     if labels.kept is None and labels.factor is None and not smoothing and reduction != "none":
         scale = element_gradient(grad, reduction, len(labels.places))  # the same for all rows
-        dx = exps * (scale / total)[:, None]
+        dx = in_order("multiply", exps, (scale / total)[:, None])
         dx.reshape(-1)[labels.places] -= scale
         accumulate(node.inputs[0], _from_class_rows(dx, shape, grad.dtype))
         return
@@ -96,7 +97,7 @@ def _cross_entropy_backward(node: Node, grad: Array) -> None:
         everywhere = labels.zero_ignored(_row_scale(grad, labels, reduction)) * (smoothing / exps.shape[1])
         mass = exps.shape[1] if weight is None else widened(weight.data).sum()
         pull = at_label + everywhere * mass
-    dx = exps * (pull / total)[:, None]
+    dx = in_order("multiply", exps, (pull / total)[:, None])
     dx.reshape(-1)[labels.places] -= at_label
     if smoothing:
         dx -= everywhere[:, None] * (1.0 if weight is None else widened(weight.data))
@@ -210,8 +211,8 @@ class _Softmax(NamedTuple):
 def _softmax(x: Array) -> _Softmax:
     xp = array_module(x)
     rows = xp.ascontiguousarray(widened(_class_rows(x)))  # Labels.places count elements in row order
-    shifted = rows - rows.max(axis=1, keepdims=True)
-    exps = xp.exp(shifted)
+    shifted = in_order("subtract", rows, rows.max(axis=1, keepdims=True))
+    exps = in_order("exp", shifted)
     total = row_sum(exps)
     return _Softmax(shifted, exps, total, xp.log(total))
 

@@ -7,13 +7,14 @@ import math
 import numpy as np
 
 from minigrad.arguments import check_choice
-from minigrad.autograd.tape import Node, accumulate
+from minigrad.autograd.tape import Node, accumulate, spare
 from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
 from minigrad.backend.order import in_order
 from minigrad.backend.special import erf
+from minigrad.backend.workspace import empty_like
 from minigrad.errors import ShapeError
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import normalize_axis
@@ -168,7 +169,7 @@ def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
     if is_activated(x.data):
         return record(activate(_KERNELS[approximate], x.data), backward, (x,), (x, None))
     if approximate == "tanh" and x.requires_grad and x.data.__class__ is np.ndarray and not is_half(x.data.dtype):
-        data = np.empty_like(x.data)
+        data = empty_like(x.data)
         return record(data, _slope_backward, (x,), (in_blocks(_tanh_slope, x.data, data),))
     gate = in_blocks(kernel, x.data)
     return record(x.data * gate, backward, (x,), (x, gate))
@@ -230,7 +231,8 @@ def _tanh_slope(out: Array, x: Array, y: Array) -> None:
 
 
 def _slope_backward(node: Node, grad: Array) -> None:
-    accumulate(node.inputs[0], grad * node.saved[0])
+    (slope,) = node.saved
+    accumulate(node.inputs[0], np.multiply(grad, slope, out=spare(node, grad)))
 
 
 def _gelu_tanh_backward(node: Node, grad: Array) -> None:

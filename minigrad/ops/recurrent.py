@@ -15,6 +15,7 @@ from minigrad.arguments import check_choice
 from minigrad.autograd.tape import Node, accumulate
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.workspace import empty
 from minigrad.ops.linalg import product
 from minigrad.ops.operands import masked
 from minigrad.ops.precision import at_precision, autocasts
@@ -195,7 +196,7 @@ def _gru_steps(
     """Take the steps. Returns r, z, n and the part of b for n at each row, and h before it."""
     xp, h = array_module(arrays.rows), arrays.h
     units, both, one = len(h), 2 * len(h), xp.ones((), h.dtype)
-    kept, before = xp.empty(4 * units * steps.rows, h.dtype), empty_columns(arrays.rows, units, steps.rows)
+    kept, before = empty((4 * units * steps.rows,), h.dtype, h), empty_columns(arrays.rows, units, steps.rows)
     for stretch in stretches(steps, 4 * units, _on_host(h)):
         parts, shape = stretch.of_kept(kept, 4, units), (stretch.steps, 3 * units, stretch.size)
         gates, now, room = parts[:, :3].reshape(shape), h[:, : stretch.size], xp.empty(shape[1:], h.dtype)
@@ -323,7 +324,7 @@ def _lstm_steps(
     """Take the steps. Returns i, f, o, n, c before and tanh(c) after each row, and h before it."""
     xp, h, c = array_module(arrays.rows), arrays.h, arrays.c
     units, down, one = len(c), None if weight_hr is None else widened(weight_hr.data), xp.ones((), c.dtype)
-    kept, before = xp.empty(6 * units * steps.rows, c.dtype), empty_columns(arrays.rows, len(h), steps.rows)
+    kept, before = empty((6 * units * steps.rows,), c.dtype, c), empty_columns(arrays.rows, len(h), steps.rows)
     for stretch in stretches(steps, 6 * units, _on_host(c)):
         size = stretch.size
         parts, shape = stretch.of_kept(kept, 6, units), (stretch.steps, 4 * units, size)

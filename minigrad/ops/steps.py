@@ -16,6 +16,7 @@ from minigrad.arguments import check_switch, is_integer, kind_of
 from minigrad.autograd.tape import Node
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, converted, is_float, widened
+from minigrad.backend.workspace import empty
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.join import part_backward
 from minigrad.ops.operands import same_device
@@ -160,7 +161,7 @@ def arrays_of(steps: Steps, given: dict[str, Tensor], cells: int = 0) -> Arrays:
         if name in given:
             state[...] = widened(given[name].data).T
         states.append(state)
-    return Arrays(rows, xp.empty((steps.rows, width), rows.dtype), *states)
+    return Arrays(rows, empty((steps.rows, width), rows.dtype, rows), *states)
 
 
 def give_outputs(

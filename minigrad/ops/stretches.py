@@ -18,6 +18,7 @@ import numpy as np
 from minigrad.autograd.tape import Edge, Node, accumulate, destination
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
+from minigrad.backend.workspace import empty
 from minigrad.ops.linalg import product
 from minigrad.ops.steps import Steps, narrowed
 from minigrad.tensor import Tensor
@@ -82,7 +83,7 @@ def stretches(steps: Steps, width: int, on_host: bool) -> Iterator[Stretch]:
 def empty_columns(like: Array, height: int, rows: int) -> Array:
     """A new matrix (height, rows) of columns."""
     gap = _GAP if like.__class__ is np.ndarray else 0
-    return array_module(like).empty((height, rows + gap), like.dtype)[:, :rows]
+    return empty((height, rows + gap), like.dtype, like)[:, :rows]
 
 
 def into(a: Array, b: Array, out: Array) -> None:
@@ -101,7 +102,7 @@ def folded(x: Tensor | None, fold: Fold) -> Any:
     if fold is PLAIN_FOLD and wide.ndim > 1:
         return wide
     parts = wide.reshape(gates, len(wide) // gates, *wide.shape[1:])
-    out = array_module(wide).empty(parts.shape, wide.dtype)
+    out = empty(parts.shape, wide.dtype, wide)
     for after, before, negated in fold:
         _move(parts[before], out[after], negated)
     return out.reshape(wide.shape) if wide.ndim > 1 else out.reshape(-1, 1)
@@ -111,7 +112,7 @@ def unfold(x: Array, fold: Fold, out: Array | None = None) -> Array:
     """The way back, of a matrix or of a vector."""
     gates = fold[-1][0].stop
     parts = x.reshape(gates, len(x) // gates, *x.shape[1:])
-    found = array_module(x).empty(x.shape, x.dtype) if out is None else out
+    found = empty(x.shape, x.dtype, x) if out is None else out
     whole = found.reshape(parts.shape)
     for after, before, negated in fold:
         _move(parts[after], whole[before], negated)
@@ -182,7 +183,9 @@ def give_back(
 
 def _product(a: Array, b: Array) -> Array:
     """a @ b, of matrices with gaps: those `dot` would copy."""
-    return np.matmul(a, b) if a.__class__ is np.ndarray else product(a, b)
+    if a.__class__ is not np.ndarray:
+        return product(a, b)
+    return np.matmul(a, b, out=empty((a.shape[0], b.shape[1]), a.dtype, a))
 
 
 def _column_total(x: Array) -> Array:
