@@ -92,9 +92,13 @@ def _padded(x: Array, geometry: Geometry) -> Array:
     if (high, wide) == (height, width):
         return channels_last(x)
     padded = empty((high, geometry.batch, wide, channels), x.dtype, x)
-    padded[...] = 0
     top, left = geometry.height.before, geometry.width.before
-    padded[top : top + height, :, left : left + width] = x.transpose(2, 0, 3, 1)
+    for rows in (padded[:top], padded[top + height :]):
+        rows[...] = 0
+    inside = padded[top : top + height]
+    for pixels in (inside[:, :, :left], inside[:, :, left + width :]):
+        pixels[...] = 0
+    inside[:, :, left : left + width] = x.transpose(2, 0, 3, 1)
     return padded
 
 

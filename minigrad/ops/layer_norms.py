@@ -63,20 +63,22 @@ def _normalize_rows(rows: Array, gain: Array | None, shift: Array | None, eps: f
     out = empty(rows.shape, rows.dtype, rows)
     mean, rstd = (xp.empty(len(rows), work_dtype(rows)) for _ in range(2))
     for part in row_blocks(rows):
-        mean[part, None], rstd[part, None], block = _standardize(rows[part], eps)
+        room = out[part] if out.dtype == mean.dtype else None
+        mean[part, None], rstd[part, None], block = _standardize(rows[part], eps, room)
         if gain is not None:
             block *= gain
         if shift is not None:
             block += shift
-        out[part] = block
+        if room is None:
+            out[part] = block
     return out, mean, rstd
 
 
-def _standardize(rows: Array, eps: float) -> tuple[Array, Array, Array]:
+def _standardize(rows: Array, eps: float, out: Array | None = None) -> tuple[Array, Array, Array]:
     """Mean and 1 / sqrt(var + eps) of each row, (R, 1), and the rows brought to mean 0 and variance 1."""
     wide = rows.astype(work_dtype(rows), copy=False)
     mean = (row_sum(wide) / rows.shape[1])[:, None]
-    block = wide - mean
+    block = array_module(rows).subtract(wide, mean, out=out)
     rstd = inverse_root(row_dot(block, block) / rows.shape[1], eps)[:, None]
     block *= rstd
     return mean, rstd, block
@@ -154,14 +156,19 @@ def _gradients_of_rows(
         if wanted[1]:
             weighted += column_sum(block * normal)
         if wanted[0]:
-            dx[part] = _layer_input_gradient(block, gain, normal, rstd[part, None])
+            room = dx[part] if dx.dtype == mean.dtype else None
+            found = _layer_input_gradient(block, gain, normal, rstd[part, None], room)
+            if room is None:
+                dx[part] = found
     return dx, weighted, total
 
 
-def _layer_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Array) -> Array:
+def _layer_input_gradient(
+    grad: Array, gain: Array | None, normal: Array, rstd: Array, out: Array | None = None
+) -> Array:
     """rstd · (h - mean(h) - normal · mean(h · normal)) by row, with h = grad · gain. Overwrites normal."""
     length = normal.shape[1]
-    block = grad * (1.0 if gain is None else gain)
+    block = array_module(grad).multiply(grad, 1.0 if gain is None else gain, out=out)
     shares = (row_dot(block, normal) / length)[:, None]
     block -= (row_sum(block) / length)[:, None]
     normal *= shares
