@@ -166,6 +166,7 @@ def test_who_was_late_is_told_and_written(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(300)
 def test_conformance_tells_of_pytorch():
     names = ["unequal_batches", "evaluation_on_one_rank", "training", "tokens"]
     printed = run_script("conformance/torch_ddp.py", *names)
