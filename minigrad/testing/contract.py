@@ -248,6 +248,20 @@ def reduce_scatter_then_all_gather_is_all_reduce(comm: Communicator) -> None:
 
 
 @contract()
+def the_part_of_a_rank_may_lie_in_the_whole(comm: Communicator) -> None:
+    """Where reduce_scatter leaves it, and all_gather takes it."""
+    for count in (3, 50_000):
+        source = _normal(comm.rank, count * comm.world_size)
+        whole = comm.empty(source.size, source.dtype)
+        whole[...] = source
+        part = whole[comm.rank * count : (comm.rank + 1) * count]
+        comm.reduce_scatter(part, whole).wait()
+        comm.all_gather(whole, part).wait()
+        comm.all_reduce(source).wait()
+        assert whole.tobytes() == source.tobytes()
+
+
+@contract()
 def all_gather_object(comm: Communicator) -> None:
     """JSON data of different lengths arrives as it was, in order of rank."""
     values = [None, 1.5, "text", [1, [2.0]], {"a": True}, "x" * 10 * comm.rank]

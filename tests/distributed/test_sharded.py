@@ -228,16 +228,18 @@ def test_a_ring_moves_the_bytes_of_ddp(world, padding):
         recording.calls.clear()
         steps(ddp, optimizer, recording, [1])
         sizes = [bucket.stop - bucket.start for bucket in ddp.plan.buckets]
-        return sizes, [(call.kind, call.count) for call in recording.calls if call.dtype == "float32"]
+        recording.calls = [call for call in recording.calls if call.dtype == "float32"]
+        return sizes, [(call.kind, call.count) for call in recording.calls], recording.wire_bytes
 
-    sizes, plain = run(body, world, False)[0]
+    sizes, plain, _ = run(body, world, False)[0]
     assert plain == [("all_reduce", n) for n in sizes]
-    _, calls = run(body, world, True)[0]
+    _, calls, wire_bytes = run(body, world, True)[0]
     padded = [-(-n // world) * world for n in sizes]
     assert all(n <= p <= n + padding for n, p in zip(sizes, padded))
     assert calls == [("reduce_scatter", p) for p in padded] + [("all_gather", p // world) for p in padded]
     # a ring sends 2 (W-1)/W n for an all-reduce, (W-1)/W n to scatter sums, and as much to gather n
     wire = sum(p * (world - 1) // world for p in padded) * 2
+    assert wire_bytes == 4 * wire
     assert sum(2 * (world - 1) * n / world for n in sizes) <= wire
     assert wire <= sum(2 * (world - 1) * (n + world - 1) / world for n in sizes)
 

@@ -128,11 +128,14 @@ class Communicator(Protocol):
     def reduce_scatter(self, output: Array, source: Array, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Overwrite output (n,) by part `rank` of the reduction of source (world_size * n,).
 
-        The source may be overwritten too.
+        The output may be that part of the source; all of the source may be overwritten.
         """
 
     def all_gather(self, output: Array, source: Array) -> Work:
-        """Overwrite output (world_size * n,) by the sources (n,) of all ranks, in order of rank."""
+        """Overwrite output (world_size * n,) by the sources (n,) of all ranks, in order of rank.
+
+        The source may be part `rank` of the output.
+        """
 
     def reduce(self, array: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM) -> Work:
         """Overwrite array by the reduction over the ranks, on the root alone; but for NCCL with its bits."""

@@ -45,7 +45,7 @@ from minigrad.distributed.comm.shm.region import Region, Regions, chunks
 from minigrad.distributed.comm.shm.rooted import RootedShm
 from minigrad.distributed.comm.shm.segment import Segment
 from minigrad.distributed.comm.shm.sightings import Places, RememberingShm, look_after
-from minigrad.distributed.comm.work import DoneWork, Span, over
+from minigrad.distributed.comm.work import DeliveringWork, Span, over
 from minigrad.errors import DistributedError
 
 Execute = Callable[[Region, list[float]], None]  # this rank's share of a call, given the weights of all ranks
@@ -171,12 +171,13 @@ class ShmCommunicator(RememberingShm, ShmMessages, RootedShm, ShmGroups, Front):
         return over(spans)
 
     def _reduce_scatter(self, what: What, output: Array, source: Array, op: ReduceOp) -> Work:
-        """Carry it out: all of the reduction, of which this rank keeps its part."""
-        whole = source.copy()
-        work = self._reduce(what, whole, op)
-        work.wait()
-        output[...] = whole.reshape(self.world_size, -1)[self.rank].reshape(output.shape)
-        return DoneWork(work.span)
+        """All of the reduction, in the source, of which this rank keeps its part."""
+        part = source.reshape(self.world_size, -1)[self.rank].reshape(output.shape)
+
+        def keep() -> None:
+            output[...] = part
+
+        return DeliveringWork(self._reduce(what, source, op), keep)
 
     def _all_gather(self, what: What, output: Array, source: Array) -> Work:
         """Carry it out, through the staging area."""
