@@ -232,8 +232,8 @@ def _give_to_largest(pixels: Array, pool: _Pool, out: Array, grad: Array, dx: Ar
                 given = left * (best == largest)
                 left = left - given
             for tap, share in zip(taps[:-1], shares):
-                np.multiply(given, tap == best, out=share)
-                given = given - share
+                share[...] = taken = given * (tap == best)
+                given = given - taken
             shares[-1][...] = given
 
 
