@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -167,6 +168,58 @@ def test_where_references_are_not_counted_there_is_none(missing, monkeypatch):
     else:
         monkeypatch.delattr(workspace.sys, "getrefcount")
     assert shared_workspace() is None
+
+
+class Recurrent(nn.Module):
+    """An LSTM over tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.memory = nn.Embedding(16, 8), nn.LSTM(8, 32, batch_first=True)
+        self.head = nn.Linear(32, 16)
+
+    def forward(self, tokens):
+        return self.head(self.memory(self.tokens(tokens))[0])
+
+
+class Attending(nn.Module):
+    """A block of a transformer over tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.joint = nn.Embedding(16, 32), nn.Linear(32, 96)
+        self.mlp = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), nn.GELU("tanh"), nn.Linear(128, 16))
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        query, key, value = self.joint(x).reshape(*x.shape[:2], 3, 2, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.mlp(x + seen.transpose(1, 2).reshape(*x.shape))
+
+
+@pytest.mark.parametrize("build", [Recurrent, Attending])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_step_asks_for_no_large_memory_that_an_earlier_one_had(build, kept, monkeypatch):
+    """But for some that an operation needs for itself; without a workspace it asks for all of it, some megabytes."""
+    if not kept:
+        monkeypatch.setattr("minigrad.nn.flat.shared_workspace", lambda: None)
+        monkeypatch.setattr(workspace, "_in_use", workspace._Nobody())
+    net = build()
+    optimizer = optim.SGD(net.parameters(), lr=0.01)
+    tokens = minigrad.tensor(np.random.default_rng(0).integers(0, 16, (16, 64)))
+
+    def step():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(tokens).reshape(-1, 16), tokens.reshape(-1)).backward()
+        optimizer.step()
+
+    for _ in range(2):
+        step()
+    tracemalloc.start()
+    step()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (peak < 2**20) == kept
 
 
 # ------------------------------------------------------------------------------------------------- the same numbers
