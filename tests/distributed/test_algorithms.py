@@ -26,7 +26,7 @@ from minigrad.distributed.algorithms import (
     tree,
 )
 from minigrad.distributed.simulate import Cluster, Link, cost
-from minigrad.errors import ArgumentError, DtypeError, ShapeError
+from minigrad.errors import ArgumentError, CollectiveMismatchError, CollectiveTimeoutError, DtypeError, ShapeError
 
 WORLDS = range(1, 10)
 FLAT = {"ring": ring, "tree": tree, "halving_doubling": halving_doubling, "all_pairs": all_pairs}
@@ -115,13 +115,26 @@ def test_rounds_and_elements(world_size):
     assert sum(tree(p).sent_elements(size)) == 2 * (p - 1) * size
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, 7, 1000])
-def test_parts_cover_an_array_and_differ_by_one_element_at_most(size):
-    for of in range(1, 12):
-        parts = [Chunk(i, i + 1, of) for i in range(of)]
-        counts = [part.count(size) for part in parts]
-        assert sum(counts) == size and max(counts) - min(counts) <= 1
-        assert [i for part in parts for i in range(size)[part.slice(size)]] == list(range(size))
+def test_parts_cover_an_array_and_differ_by_one_element_at_most():
+    """Of every size; and a part of some is the parts of more that begin and end where it does."""
+    for of, size in itertools.product(range(1, 10), range(1001)):
+        parts = [Chunk(i, i + 1, of).slice(size) for i in range(of)]
+        assert parts[0].start == 0 and parts[-1].stop == size
+        assert all(one.stop == other.start for one, other in zip(parts, parts[1:]))
+        counts = [part.stop - part.start for part in parts]
+        assert max(counts) - min(counts) <= 1 and counts[-1] == Chunk(of - 1, of, of).count(size)
+        assert Chunk(3 * (of - 1), 3 * of, 3 * of).slice(size) == parts[-1]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5, 6, 9, 16, 23])
+def test_rounds_of_a_hierarchy(world_size):
+    """Within the largest node, between nodes, and down a tree of the largest node, where there are several."""
+    flat = {"ring": lambda p: 2 * (p - 1), "tree": lambda p: 2 * (p - 1).bit_length()}
+    for each, inner, outer in itertools.product((1, 2, 3, 8), flat, flat):
+        largest, nodes = min(each, world_size), -(-world_size // each)
+        down = (largest - 1).bit_length() if nodes > 1 else 0
+        found = len(hierarchical(world_size, each, inner, outer).rounds)
+        assert found == flat[inner](largest) + flat[outer](nodes) + down
 
 
 # -------------------------------------------------------------------------------------------------------- the price
@@ -156,8 +169,10 @@ def test_price_of_a_hierarchy_is_that_of_what_is_executed(inner, each):
         link = Link(2e-5, 1.1e8, "hierarchical", each, near)
         schedule, size = hierarchical(world_size, each, inner), 12 * 5 * 7
         wanted = link.cost_s("all_reduce", 4 * size, world_size)
+        found = cost(schedule, clustered(world_size, link), size)
         if all(size % parts == 0 for parts in (each, -(-world_size // each))):
-            assert cost(schedule, clustered(world_size, link), size) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+            assert found == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+        assert wanted * (1 - 1e-12) <= found <= wanted + len(schedule.rounds) * 4 / 1.1e8
 
 
 def test_price_by_hand():
@@ -231,6 +246,16 @@ ADD, PUT = Op.COMBINE, Op.REPLACE
         (((Transfer(1, 0, Chunk(1, 3, 2), ADD),),), "in round 0 a chunk and an Op"),
         (((Transfer(1, 0, WHOLE, "add"),),), "in round 0 a chunk and an Op"),
         ((((1, 0, WHOLE, ADD),),), "expected a Transfer in round 0"),
+        (((Transfer(1.0, 0, WHOLE, ADD),),), "got one from 1.0 to 0"),
+        (((Transfer("1", 0, WHOLE, ADD),),), "got one from '1' to 0"),
+        (((Transfer(True, 0, WHOLE, ADD),),), "got one from True to 0"),
+        (((Transfer(1, 0, (0, 1, 1), ADD),),), "in round 0 a chunk and an Op"),
+        (((Transfer(1, 0, None, ADD),),), "in round 0 a chunk and an Op"),
+        (((Transfer(1, 0, Chunk(0, 0.5, 1), ADD),),), "in round 0 a chunk and an Op"),
+        (((Transfer(1, 0, Chunk(0, 0, 0), ADD),),), "in round 0 a chunk and an Op"),
+        (((Transfer(1, 0, Chunk(0, 1, 10**9), ADD),),), "chunks of at most 65536 parts in all, got 1000000000"),
+        (None, "rounds to be a list or a tuple, got None"),
+        ((3,), "each round to be a list or a tuple, got 3"),
     ],
 )
 def test_what_is_no_all_reduce_is_refused(rounds, words):
@@ -267,7 +292,65 @@ def test_wrong_arguments():
         (lambda: cost(ring(2), UNIFORM, 4), ArgumentError, "cost: expected a Cluster"),
         (lambda: cost(ring(2), clustered(2, UNIFORM), -1), ArgumentError, "cost: expected size"),
         (lambda: cost(ring(2), clustered(2, UNIFORM), 4, links={(0, 2): UNIFORM}), ArgumentError, "expected links as"),
+        (lambda: cost(ring(2), clustered(2, UNIFORM), 4, links=[UNIFORM]), ArgumentError, "expected links as a dict"),
+        (lambda: CollectiveSchedule(3, 1, ()), ArgumentError, "CollectiveSchedule: expected name as text, got 3"),
+        (lambda: ring(2).sent_elements(2.5), ArgumentError, "sent_elements: expected size to be an integer >= 0"),
+        (lambda: play(ring(2), 3), ArgumentError, "play: expected arrays to be a list or a tuple, got 3"),
+        (lambda: play(ring(2), []), ArgumentError, "play: expected a schedule for 0 ranks, got one for 2"),
+        (lambda: play(ring(2), [[1.0], [2.0]]), DtypeError, "rank 0: play: expected a tensor or an array, got list"),
+        (lambda: play(ring(2), [np.array(["a"])] * 2), DtypeError, "rank 0: play: expected an array of numbers"),
+        (lambda: play(ring(2), [np.zeros(4)[::2]] * 2), ShapeError, "rank 0: play: expected a C-contiguous array"),
+        (lambda: play(ring(2), [np.broadcast_to(1.0, 1)] * 2), ArgumentError, "expected an array to overwrite"),
+        (lambda: play(ring(2), arrays, "sum"), ArgumentError, "rank 0: play: expected a ReduceOp, got 'sum'"),
     ):
         with pytest.raises(error) as caught:
             call()
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "schedule, words",
+    [
+        (ring(3), "Scheduled: expected a schedule for 2 ranks, got one for 3"),
+        (None, "Scheduled: expected a CollectiveSchedule, got None"),
+        (lambda world_size: 3, "Scheduled: expected a CollectiveSchedule, got 3"),
+        (hierarchical, "Scheduled: expected a function of the number of ranks alone, got <function hierarchical"),
+    ],
+)
+def test_what_no_communicator_can_run(schedule, words):
+    with pytest.raises(ArgumentError) as caught:
+        run(lambda comm: Scheduled(comm, schedule), 2, timeout_s=10)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given, error, words",
+    [
+        (lambda rank: {"array": np.zeros(2 + rank)}, CollectiveMismatchError, "one dtype and size at both ends"),
+        (lambda rank: {"array": np.zeros(2, [np.float32, np.float64][rank])}, CollectiveMismatchError, "float32"),
+        (lambda rank: {"array": np.zeros(2), "op": list(ReduceOp)[rank]}, CollectiveTimeoutError, "before no rank can"),
+        (lambda rank: {"array": np.zeros(2), "layout": "ab"[rank]}, CollectiveTimeoutError, "before no rank can go on"),
+        (lambda rank: {"array": np.zeros(2, int), "op": ReduceOp.AVG}, DtypeError, "expected a float dtype for AVG"),
+        (lambda rank: {"array": np.zeros(2), "op": "sum"}, ArgumentError, "expected a ReduceOp, got 'sum'"),
+    ],
+)
+def test_ranks_that_call_for_different_things_are_told(given, error, words):
+    with pytest.raises(error) as caught:
+        run(lambda comm: Scheduled(comm, ring).all_reduce(**given(comm.rank)).wait(), 2, schedule=0)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN])
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int64])
+def test_whole_numbers_and_truths_on_ranks_are_those_of_collectives(dtype, op):
+    def body(comm):
+        array = given[comm.rank].copy()
+        work = Scheduled(comm, halving_doubling).all_reduce(array, op)
+        assert work.done()
+        return array
+
+    rng = np.random.default_rng(0)
+    given = [(rng.integers(-100, 100, 7) * rng.integers(0, 2, 7)).astype(dtype) for _ in range(3)]
+    exact = [array.copy() for array in given]
+    collectives.all_reduce(exact, op)
+    assert all(np.array_equal(found, exact[0]) for found in run(body, 3, timeout_s=10))

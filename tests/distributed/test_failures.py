@@ -134,6 +134,32 @@ def test_shrink_loses_what_ranks_are_away_for():
     assert found.goodput_ratio == pytest.approx((1 - half_steps_s / 250.0) / 1.1, rel=0.02)
 
 
+@pytest.mark.parametrize("every", [2, 14, 60])
+def test_restart_takes_as_long_as_a_renewal_says(every):
+    """A segment of s seconds takes (exp(s / mtbf) - 1)(mtbf + repair): as in Daly (2006), but that no repair fails."""
+    cluster, mtbf_s, repair_s, save_s = Cluster.of_speeds([1.0], per_sample_s=1.0), 50.0, 10.0, 2.0
+    assert 14 == round(math.sqrt(2 * save_s * mtbf_s))  # the best there is, to first order (Young, 1974)
+    course = Course(cluster, cluster.failures(mtbf_s, repair_s, 1), Restart(every, save_s), 1, 0.0, 20_000.0)
+    steps = sum(each.kind == "step" for each in course)
+    taken_s = math.expm1((every + save_s) / mtbf_s) * (mtbf_s + repair_s)
+    assert course.counted / 20_000.0 == pytest.approx(every / taken_s, rel=0.1)
+    assert steps == course.counted + course.lost
+    best_s = math.expm1((14 + save_s) / mtbf_s) * (mtbf_s + repair_s)
+    assert every == 14 or course.counted / 20_000.0 < 0.9 * 14 / best_s
+
+
+def test_a_steady_cluster_takes_the_time_that_each_step_would_tell():
+    """One with a jitter of next to nothing is asked in each step."""
+    told_of = []
+    for jitter in (0.0, 1e-15):
+        cluster = Cluster.of_speeds([1.0, 2.0, 1.5], per_sample_s=0.5, jitter_fraction=jitter)
+        assert cluster.is_steady == (jitter == 0.0)
+        for strategy in (Restart(3, 0.1, 0.2), Shrink(0.1, 0.2), LocalSteps(4, 0.1, 0.2)):
+            course = Course(cluster, cluster.failures(40.0, 3.0, 2), strategy, 2, 0.0, 60.0)
+            told_of.append([(kind, round(at_s, 9), there, step) for kind, at_s, there, step in told(course)])
+    assert told_of[:3] == told_of[3:]
+
+
 def test_many_ranks():
     cluster = Cluster.of_speeds([1.0] * 100_000, per_sample_s=1.0, link=Link(1e-5, 1e10, "tree"))
     failures = cluster.failures(3e6, 600.0, 1)

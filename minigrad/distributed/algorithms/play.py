@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arguments import as_sequence
 from minigrad.backend.device import device_of
-from minigrad.backend.dtypes import Array, is_float, is_half
+from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.algorithms.schedule import CollectiveSchedule, Op
 from minigrad.distributed.collectives import ReduceOp, check_combinable, reduced
 from minigrad.distributed.comm.checks import check_array, check_reduction
 from minigrad.distributed.comm.protocol import Communicator, Work
 from minigrad.distributed.comm.work import OVER
 from minigrad.distributed.comm.wrappers import Wrapper
-from minigrad.errors import ArgumentError, DtypeError
+from minigrad.errors import ArgumentError
 
 
 def play(schedule: CollectiveSchedule, arrays: Sequence[Array], op: ReduceOp = ReduceOp.SUM) -> None:
@@ -25,12 +26,12 @@ def play(schedule: CollectiveSchedule, arrays: Sequence[Array], op: ReduceOp = R
     float16 and bfloat16 are combined in float32 and rounded once.
 
     Args:
-        arrays: One a rank, of equal shape and dtype, on one device.
+        arrays: One a rank, of equal shape and dtype, on one device; see `Communicator.all_reduce`.
         op: AVG needs a float dtype.
 
     Raises:
-        ArgumentError: another number of arrays than the schedule has ranks.
-        ShapeError, DtypeError: arrays of different shapes or dtypes, or AVG of integers.
+        ArgumentError: another number of arrays than the schedule has ranks, one that is read-only, or op is none.
+        ShapeError, DtypeError: arrays of different shapes or dtypes, that no rank could give, or AVG of integers.
 
     Example:
         >>> from minigrad.distributed.algorithms import ring
@@ -39,10 +40,10 @@ def play(schedule: CollectiveSchedule, arrays: Sequence[Array], op: ReduceOp = R
         >>> arrays[1].tolist()
         [3.0, 3.0, 3.0]
     """
-    check_schedule("play", schedule, len(arrays))
+    check_schedule("play", schedule, len(as_sequence("play", "arrays", arrays)))
+    arrays = [check_array("play", rank, array) for rank, array in enumerate(arrays)]
     check_combinable("play", arrays)
-    if op is ReduceOp.AVG and not is_float(arrays[0].dtype):
-        raise DtypeError(f"play: expected a float dtype for AVG, got {arrays[0].dtype.name}")
+    check_reduction("play", 0, arrays[0], op)
     totals = [_widened(array) for array in arrays]
     sums = _without_mean(op)
     for transfers in schedule.rounds:
@@ -64,7 +65,7 @@ class Scheduled(Wrapper):
             such as `ring`.
 
     Raises:
-        ArgumentError: a schedule for another number of ranks.
+        ArgumentError: no schedule, one for another number of ranks, or a function that needs more than that number.
 
     Example:
         >>> from minigrad.distributed import run
@@ -79,8 +80,7 @@ class Scheduled(Wrapper):
 
     def __init__(self, comm: Communicator, schedule: Any) -> None:
         super().__init__(comm)
-        found = schedule(comm.world_size) if callable(schedule) else schedule
-        self.schedule = check_schedule("Scheduled", found, comm.world_size)
+        self.schedule = check_schedule("Scheduled", _made(schedule, comm.world_size), comm.world_size)
         self._rounds = [  # what this rank sends in each, and what comes to it
             (
                 [each for each in transfers if each.source == self.rank],
@@ -90,10 +90,10 @@ class Scheduled(Wrapper):
         ]
 
     def all_reduce(self, array: Array, op: ReduceOp = ReduceOp.SUM, layout: str = "") -> Work:
-        """Overwrite array by its reduction over the ranks, which give one layout or wait for each other in vain."""
+        """Overwrite array by its reduction over ranks, which give one op and layout or wait for each other in vain."""
         array = check_array("all_reduce", self.rank, array, device=self.device)
         check_reduction("all_reduce", self.rank, array, op)
-        tag, sums = zlib.crc32(layout.encode()) % 2**31, _without_mean(op)
+        tag, sums = zlib.crc32(f"{op.value} {layout}".encode()) % 2**31, _without_mean(op)
         with device_of(array).current() as xp:
             total = _widened(array)
             for mine, theirs in self._rounds:
@@ -106,6 +106,18 @@ class Scheduled(Wrapper):
                     work.wait()
             array[...] = _finished(total, op, self.world_size).reshape(array.shape)
         return OVER
+
+
+def _made(schedule: Any, world_size: int) -> Any:
+    """What a function gives for a number of ranks; anything else as it is."""
+    if not callable(schedule):
+        return schedule
+    try:
+        return schedule(world_size)
+    except TypeError as error:
+        raise ArgumentError(
+            f"Scheduled: expected a function of the number of ranks alone, got {schedule!r:.100}: {error}"
+        ) from error
 
 
 def check_schedule(who: str, schedule: Any, world_size: int | None = None) -> CollectiveSchedule:

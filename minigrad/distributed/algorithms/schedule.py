@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from minigrad.arguments import as_integer, keep_as
+from minigrad.arguments import as_integer, as_sequence, check_text, is_integer, keep_as
 from minigrad.distributed.collectives import pairwise
 from minigrad.errors import ArgumentError
 
@@ -38,6 +38,7 @@ class Chunk(NamedTuple):
 
 
 WHOLE = Chunk(0, 1, 1)
+MOST_CELLS = 2**16  # into which all chunks of a schedule may cut an array together
 
 
 class Op(enum.Enum):
@@ -71,7 +72,7 @@ class CollectiveSchedule:
 
     Raises:
         ArgumentError: a rank or a chunk that is none, a transfer of a rank to itself, or after which a rank lacks the
-            part of another, or has it twice.
+            part of another, or has it twice; or chunks that cut an array into more than 65,536 parts together.
 
     Example:
         >>> there = Transfer(1, 0, WHOLE, Op.COMBINE)
@@ -86,23 +87,28 @@ class CollectiveSchedule:
     rounds: tuple[Round, ...]
 
     def __post_init__(self) -> None:
+        check_text("CollectiveSchedule", name=self.name)
         keep_as(self, as_integer, "world_size", least=1)
-        object.__setattr__(self, "rounds", tuple(tuple(transfers) for transfers in self.rounds))
+        rounds = (as_sequence(self._who, "each round", each) for each in as_sequence(self._who, "rounds", self.rounds))
+        object.__setattr__(self, "rounds", tuple(map(tuple, rounds)))
         for number, transfers in enumerate(self.rounds):
             for transfer in transfers:
                 self._check(number, transfer)
+        if self.cells > MOST_CELLS:
+            raise ArgumentError(f"{self._who}: expected chunks of at most {MOST_CELLS} parts in all, got {self.cells}")
         self._check_sums()
 
     def _check(self, number: int, transfer: Any) -> None:
         if not isinstance(transfer, Transfer):
             raise ArgumentError(f"{self._who}: expected a Transfer in round {number}, got {transfer!r:.100}")
-        source, target, (first, stop, of), op = transfer
-        if not (0 <= source < self.world_size and 0 <= target < self.world_size and source != target):
+        source, target, chunk, op = transfer
+        if source == target or not all(is_integer(rank) and 0 <= rank < self.world_size for rank in transfer[:2]):
             raise ArgumentError(
                 f"{self._who}: expected in round {number} a transfer between two ranks below {self.world_size}, got "
-                f"one from {source} to {target}"
+                f"one from {source!r:.50} to {target!r:.50}"
             )
-        if not (0 <= first <= stop <= of and of >= 1) or not isinstance(op, Op):
+        is_chunk = isinstance(chunk, Chunk) and all(map(is_integer, chunk)) and 0 <= chunk.first <= chunk.stop
+        if not (is_chunk and chunk.stop <= chunk.of and chunk.of >= 1 and isinstance(op, Op)):
             raise ArgumentError(f"{self._who}: expected in round {number} a chunk and an Op, got {transfer!r:.150}")
 
     def _check_sums(self) -> None:
@@ -168,7 +174,12 @@ class CollectiveSchedule:
         return all(terms == wanted for cells in self._last for terms in cells)
 
     def sent_elements(self, size: int) -> list[int]:
-        """Elements that each rank sends, for an array of so many."""
+        """Elements that each rank sends, for an array of so many.
+
+        Raises:
+            ArgumentError: size is no integer >= 0.
+        """
+        as_integer("sent_elements", "size", size, 0)
         sent = [0] * self.world_size
         for transfers in self.rounds:
             for transfer in transfers:

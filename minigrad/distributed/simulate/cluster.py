@@ -194,6 +194,11 @@ class Cluster:
         fixed, slope, width = np.array(columns).T
         return fixed, slope, width
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the same samples take a rank the same time in every step."""
+        return not self._changing and not self._columns[2].any()
+
     @cached_property
     def _changing(self) -> bool:
         return any(cost.slowdowns for cost in self.ranks)

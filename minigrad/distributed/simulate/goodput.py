@@ -156,6 +156,7 @@ class Course:
         self._nbytes = as_amount("Course", "nbytes", nbytes)
         self._horizon_s = as_real("Course", "horizon_s", horizon_s, above=0.0, finite=True)
         self._given = np.full(cluster.world_size, float(self._samples))
+        self._steady_s = cluster.compute_all_s(self._given, 0) if cluster.is_steady else None
         self._now_s, self._step = 0.0, 0
         self.counted, self.lost = 0, 0
 
@@ -171,11 +172,15 @@ class Course:
 
     def _takes_s(self, present: Array, steps: int = 1) -> float:
         """Seconds of so many steps of the ranks that are there, and of combining what they have."""
-        compute_s = sum(self._cluster.compute_all_s(self._given, self._step + i) for i in range(steps))
+        compute_s = sum(self._compute_s(self._step + i) for i in range(steps))
         link = self._cluster.link
         ranks = np.flatnonzero(present).tolist() if link.topology == "hierarchical" else ()
         combine_s = link.cost_s("all_reduce", self._nbytes, int(present.sum()), ranks, steps - 1)
         return float(np.max(compute_s, where=present, initial=0.0)) + combine_s
+
+    def _compute_s(self, step: int) -> Array:
+        """Seconds that each rank computes in a step."""
+        return self._cluster.compute_all_s(self._given, step) if self._steady_s is None else self._steady_s
 
     def _give_up(self, samples: int) -> None:
         self.counted, self.lost = self.counted - samples, self.lost + samples

@@ -43,7 +43,7 @@ def cost(
     check_schedule("cost", schedule, cluster.world_size)
     as_integer("cost", "size", size, 0)
     as_integer("cost", "itemsize", itemsize, 1)
-    special = _checked(links or {}, cluster.world_size)
+    special = _checked({} if links is None else links, cluster.world_size)
     done = [0.0] * cluster.world_size
     for transfers in schedule.rounds:
         out, into = list(done), list(done)
@@ -58,6 +58,8 @@ def cost(
 
 
 def _checked(links: Mapping[tuple[int, int], Link], world_size: int) -> dict[tuple[int, int], Link]:
+    if not isinstance(links, Mapping):
+        raise ArgumentError(f"cost: expected links as a dict from (source, target) to a Link, got {links!r:.100}")
     for pair, link in links.items():
         fits = isinstance(pair, tuple) and len(pair) == 2 and all(rank in range(world_size) for rank in pair)
         if not fits or not isinstance(link, Link):
