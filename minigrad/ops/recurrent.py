@@ -34,7 +34,10 @@ from minigrad.ops.stretches import (
     GRU_FOLD,
     LSTM_FOLD,
     PLAIN_FOLD,
+    Fold,
     empty_columns,
+    fold_gates,
+    fold_of_weights,
     folded,
     give_back,
     into,
@@ -42,6 +45,7 @@ from minigrad.ops.stretches import (
     slopes,
     stretches,
     tanh_slopes,
+    unfold_gates,
 )
 from minigrad.tensor import Tensor
 
@@ -181,17 +185,24 @@ def gru(
         dict(x=x, weight_ih=weight_ih, weight_hh=weight_hh, bias_ih=bias_ih, bias_hh=bias_hh, h=hx),
     )
     arrays = arrays_of(steps, given)
-    of_input, of_hidden = folded(weight_ih, GRU_FOLD), folded(weight_hh, GRU_FOLD)
-    biases = folded(bias_ih, GRU_FOLD), folded(bias_hh, GRU_FOLD)
-    kept, before = _gru_steps(steps, arrays, of_input, of_hidden, *biases)
-    saved = (x, weight_ih, weight_hh, of_input, of_hidden, before, kept)
+    fold = fold_of_weights(steps, weight_hh, GRU_FOLD)
+    of_input, of_hidden = folded(weight_ih, fold), folded(weight_hh, fold)
+    biases = folded(bias_ih, fold), folded(bias_hh, fold)
+    kept, before = _gru_steps(steps, arrays, fold, of_input, of_hidden, *biases)
+    saved = (x, weight_ih, weight_hh, fold, of_input, of_hidden, before, kept)
     output, last = give_outputs(steps, arrays, given, _gru_backward, saved)
     return output, last
 
 
 @np.errstate(over="ignore")  # as for lstm
 def _gru_steps(
-    steps: Steps, arrays: Arrays, of_input: Array, of_hidden: Array, bias_ih: Array | None, bias_hh: Array | None
+    steps: Steps,
+    arrays: Arrays,
+    fold: Fold,
+    of_input: Array,
+    of_hidden: Array,
+    bias_ih: Array | None,
+    bias_hh: Array | None,
 ) -> tuple[Array, Array]:
     """Take the steps. Returns r, z, n and the part of b for n at each row, and h before it."""
     xp, h = array_module(arrays.rows), arrays.h
@@ -209,6 +220,8 @@ def _gru_steps(
             product(of_hidden, now, room)
             if bias_hh is not None:
                 room += bias_hh
+            fold_gates(gates[step], GRU_FOLD, fold)
+            fold_gates(room, GRU_FOLD, fold)
             of_both, (r, z, n, inner) = gates[step, :both], parts[step]
             of_both += room[:both]
             sigmoids(of_both, one)
@@ -223,7 +236,7 @@ def _gru_steps(
 
 
 def _gru_backward(node: Node, grad: Array) -> None:
-    steps, _, _, _, _, weight_ih, weight_hh, before, kept = node.saved
+    steps, _, _, _, _, fold, weight_ih, weight_hh, before, kept = node.saved
     units, rows = before.shape
     g, dh, _ = given_gradients(steps, node, units)
     xp = array_module(kept)
@@ -236,14 +249,16 @@ def _gru_backward(node: Node, grad: Array) -> None:
             xp.add(given[step], now, out=d)
             of_n[step] *= d
             factors[step] *= d
-            into(weight_hh.T, factors[step].reshape(3 * units, stretch.size), now)
+            of_gates = factors[step].reshape(3 * units, stretch.size)
+            unfold_gates(of_gates, GRU_FOLD, fold)
+            into(weight_hh.T, of_gates, now)
             d *= z[step]
             now += d
         shape = (stretch.steps, 3 * units, stretch.size)
         stretch.of_columns(of_hidden)[...] = factors.reshape(shape)
         factors[:, 2] = of_n
         stretch.of_columns(of_input)[...] = factors.reshape(shape)
-    give_back(node, GRU_FOLD, weight_ih, before, of_input, of_hidden, [dh])
+    give_back(node, fold, weight_ih, before, of_input, of_hidden, [dh])
 
 
 def _gru_factors(parts: Array, before: Array, one: Array) -> tuple[Array, Array]:
@@ -309,17 +324,24 @@ def lstm(
     )
     units = weight_ih.shape[0] // 4
     arrays = arrays_of(steps, given, units)
-    of_input, of_hidden = folded(weight_ih, LSTM_FOLD), folded(weight_hh, LSTM_FOLD)
-    bias = _summed(folded(bias_ih, LSTM_FOLD), folded(bias_hh, LSTM_FOLD))
-    kept, before = _lstm_steps(steps, arrays, of_input, of_hidden, bias, weight_hr)
-    saved = (x, weight_ih, weight_hh, weight_hr, of_input, of_hidden, before, kept)
+    fold = fold_of_weights(steps, weight_hh, LSTM_FOLD)
+    of_input, of_hidden = folded(weight_ih, fold), folded(weight_hh, fold)
+    bias = _summed(folded(bias_ih, fold), folded(bias_hh, fold))
+    kept, before = _lstm_steps(steps, arrays, fold, of_input, of_hidden, bias, weight_hr)
+    saved = (x, weight_ih, weight_hh, weight_hr, fold, of_input, of_hidden, before, kept)
     output, last, cell = give_outputs(steps, arrays, given, _lstm_backward, saved)
     return output, last, cell
 
 
 @np.errstate(over="ignore")  # 1 / (1 + infinity) is the 0 that it should be
 def _lstm_steps(
-    steps: Steps, arrays: Arrays, of_input: Array, of_hidden: Array, bias: Array | None, weight_hr: Tensor | None
+    steps: Steps,
+    arrays: Arrays,
+    fold: Fold,
+    of_input: Array,
+    of_hidden: Array,
+    bias: Array | None,
+    weight_hr: Tensor | None,
 ) -> tuple[Array, Array]:
     """Take the steps. Returns i, f, o, n, c before and tanh(c) after each row, and h before it."""
     xp, h, c = array_module(arrays.rows), arrays.h, arrays.c
@@ -339,6 +361,7 @@ def _lstm_steps(
             befores[step], was[...] = height, cell
             product(of_hidden, height, room)
             now += room
+            fold_gates(now, LSTM_FOLD, fold)
             sigmoids(now[: 3 * units], one)
             xp.tanh(n, out=n)
             xp.multiply(f, was, out=cell)
@@ -352,7 +375,7 @@ def _lstm_steps(
 
 
 def _lstm_backward(node: Node, grad: Array) -> None:
-    steps, names, _, _, _, weight_hr, weight_ih, weight_hh, before, kept = node.saved
+    steps, names, _, _, _, weight_hr, fold, weight_ih, weight_hh, before, kept = node.saved
     units = len(weight_hh) // 4
     g, dh, dc = given_gradients(steps, node, len(before), units)
     xp, down = array_module(kept), None if weight_hr is None else widened(weight_hr.data)
@@ -373,12 +396,14 @@ def _lstm_backward(node: Node, grad: Array) -> None:
             now[2] *= d
             now[3] *= cell
             cell *= parts[step, 1]
-            into(weight_hh.T, now.reshape(4 * units, stretch.size), height)
+            gates = now.reshape(4 * units, stretch.size)
+            unfold_gates(gates, LSTM_FOLD, fold)
+            into(weight_hh.T, gates, height)
         stretch.of_columns(of_gates)[...] = factors.reshape(stretch.steps, 4 * units, stretch.size)
     if weight_hr is not None:
         edge = dict(zip(names, node.inputs))["weight_hr"]
         accumulate(edge, narrowed(of_height @ _raised(steps, kept, units).T, weight_hr))
-    give_back(node, LSTM_FOLD, weight_ih, before, of_gates, of_gates, [dh, dc])
+    give_back(node, fold, weight_ih, before, of_gates, of_gates, [dh, dc])
 
 
 def _lstm_factors(parts: Array, one: Array) -> tuple[Array, Array]:

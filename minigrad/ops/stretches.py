@@ -5,7 +5,8 @@ half the time for it that a part of each of N rows takes. What only depends on t
 stretch of steps at once, as long as it stays in a cache; on a GPU, as long as the same sequences have a step.
 
 Weights are folded first: gates of one kind stand together, and those that end in a sigmoid are negated, for it is
-1 / (1 + exp(-a)). Their gradients are folded alike, and unfolded at the end.
+1 / (1 + exp(-a)). Their gradients are folded alike, and unfolded at the end. Of a single step of few sequences the
+numbers of the gates are folded instead, which are less.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad.autograd.tape import Edge, Node, accumulate, destination
+from minigrad.autograd.tape import Edge, Node, accumulate, destination, lend
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, widened
 from minigrad.backend.workspace import empty
@@ -94,18 +95,40 @@ def into(a: Array, b: Array, out: Array) -> None:
         out[...] = product(a, b)
 
 
+def fold_of_weights(steps: Steps, weight_hh: Tensor, fold: Fold) -> Fold:
+    """How the weights of a call are folded: PLAIN_FOLD where it is less work to fold the gates of its only step."""
+    return PLAIN_FOLD if len(steps.spans) == 1 and steps.rows <= weight_hh.shape[1] else fold
+
+
 def folded(x: Tensor | None, fold: Fold) -> Any:
     """A weight (gates·H, F) or bias (gates·H,) with its gates folded, a bias as one column; None for none."""
     if x is None:
         return None
-    wide, gates = widened(x.data), fold[-1][0].stop
-    if fold is PLAIN_FOLD and wide.ndim > 1:
-        return wide
-    parts = wide.reshape(gates, len(wide) // gates, *wide.shape[1:])
-    out = empty(parts.shape, wide.dtype, wide)
+    wide = widened(x.data)
+    if fold is PLAIN_FOLD:
+        return wide if wide.ndim > 1 else wide.copy().reshape(-1, 1)
+    return _folded(wide if wide.ndim > 1 else wide.reshape(-1, 1), fold)
+
+
+def _folded(x: Array, fold: Fold) -> Array:
+    gates = fold[-1][0].stop
+    parts = x.reshape(gates, len(x) // gates, *x.shape[1:])
+    out = empty(parts.shape, x.dtype, x)
     for after, before, negated in fold:
         _move(parts[before], out[after], negated)
-    return out.reshape(wide.shape) if wide.ndim > 1 else out.reshape(-1, 1)
+    return out.reshape(x.shape)
+
+
+def fold_gates(x: Array, fold: Fold, of_weights: Fold) -> None:
+    """Fold what a step has for its gates, (gates·H, size), unless its weights were folded."""
+    if of_weights is not fold:
+        x[...] = _folded(x, fold)
+
+
+def unfold_gates(x: Array, fold: Fold, of_weights: Fold) -> None:
+    """The way back, of gradients."""
+    if of_weights is not fold:
+        x[...] = unfold(x, fold)
 
 
 def unfold(x: Array, fold: Fold, out: Array | None = None) -> Array:
@@ -182,8 +205,8 @@ def give_back(
 
 
 def _product(a: Array, b: Array) -> Array:
-    """a @ b, of matrices with gaps: those `dot` would copy."""
-    if a.__class__ is not np.ndarray:
+    """a @ b, of matrices with gaps: those `dot` would copy, and `matmul` does a single column without BLAS."""
+    if a.__class__ is not np.ndarray or a.shape[1] == 1:
         return product(a, b)
     return np.matmul(a, b, out=empty((a.shape[0], b.shape[1]), a.dtype, a))
 
@@ -194,7 +217,9 @@ def _column_total(x: Array) -> Array:
 
 def _give(edge: Edge, found: Array, fold: Fold, like: Tensor) -> None:
     """Accumulate a folded gradient in the dtype of a tensor, straight into the flat gradient where that is possible."""
-    if found.dtype == like.dtype:
+    if fold is PLAIN_FOLD:
+        lend(edge, narrowed(found, like))  # two biases may have one
+    elif found.dtype == like.dtype:
         accumulate(edge, unfold(found, fold, destination(edge)))
     else:
         accumulate(edge, narrowed(unfold(found, fold), like))
