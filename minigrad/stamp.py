@@ -6,6 +6,7 @@ One counter numbers nodes and changes in place alike, so a stamp says by numbers
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, Protocol
 from weakref import ref
 
@@ -63,12 +64,14 @@ def view_memory(out: Stamped, x: Stamped) -> Stamp:
     return stamp
 
 
-def mark_changed(x: Stamped) -> None:
-    """Say that the data of x was changed in place: every node that saved it before will refuse to go backward."""
-    stamp = shared_stamp(x)
-    stamp.changed = next_number()
-    if (capture := current_capture()) is not None:  # each replay changes it, too
-        capture.part(_Changing, lambda: _changing(capture))[id(stamp)] = stamp
+def mark_changed(*changed: Stamped) -> None:
+    """Say that the data of these was changed in place: every node that saved it before will refuse to go backward."""
+    capture = current_capture()
+    for x in changed:
+        stamp = x.stamp or shared_stamp(x)
+        stamp.changed = next_number()
+        if capture is not None:  # each replay changes it, too
+            capture.part(_Changing, partial(_changing, capture))[id(stamp)] = stamp
 
 
 class _Changing(dict[int, Stamp]):

@@ -144,7 +144,8 @@ def as_betas(who: str, betas: Any) -> tuple[float, ...]:
     """
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise ArgumentError(f"{who}: expected betas to be two numbers, got {betas!r}")
-    return tuple(as_real(who, f"betas[{i}]", beta, 0.0, below=1.0) for i, beta in enumerate(betas))
+    first, second = betas
+    return as_real(who, "betas[0]", first, 0.0, below=1.0), as_real(who, "betas[1]", second, 0.0, below=1.0)
 
 
 class AdamW(Adam):

@@ -142,18 +142,19 @@ class Optimizer:
         for group, parts in zip(self.param_groups, self.parts):
             self.check(group)
             for param in group["params"][:1]:  # one tells for all
-                check_finished(f"{type(self).__name__}.step", param)
+                if param.listeners:
+                    check_finished(f"{type(self).__name__}.step", param)
             for part in parts:
                 part.buffer.check()
         on_device = controls if self.takes_control else {}
-        if any(isinstance(control, np.ndarray) for control in on_device.values()):
+        if on_device and any(isinstance(control, np.ndarray) for control in on_device.values()):
             on_device = {}
         self._attempts.begin(all_parts(self), on_device, self.step_limit)
         captured = updates_in_capture(self, on_device)
         with range_of_step(self.name):
             for group, parts in zip(self.param_groups, self.parts):
                 for part in parts:
-                    control = controls.get(part.buffer.device)
+                    control = controls.get(part.buffer.device) if controls else None
                     if control is None or on_device or not has_skipped(control):
                         self.control = control if on_device else None
                         self._step_part(group, part, captured)
@@ -270,13 +271,15 @@ class Optimizer:
             limit = sys.maxsize if self.control is not None else self.step_limit
             for step, params, runs in part.take_due(limit):
                 self.clock = None if captured is None else captured.clock_of(group, part, step, params, runs, limit)
+                arrays = [buffer.data, buffer.grad, *state]
                 for start, stop in runs:
                     block = BLOCK if xp is np else stop - start
                     for first in range(start, stop, block):
-                        at = slice(first, min(first + block, stop))
-                        self.master = None if master is None else master[at]
-                        arrays = [array[at] for array in state]
-                        self._update_block(group, step, buffer.data[at], buffer.grad[at], arrays)
+                        last = min(first + block, stop)
+                        whole = last - first == buffer.count  # then no views are made
+                        self.master = master if whole or master is None else master[first:last]
+                        param, grad, *rest = arrays if whole else [array[first:last] for array in arrays]
+                        self._update_block(group, step, param, grad, rest)
 
     def _update_block(self, group: dict[str, Any], step: int, param: Array, grad: Array, state: list[Array]) -> None:
         if param.dtype.itemsize >= 4 or (self.takes_control and kernels_for(param) is not None):
@@ -299,7 +302,7 @@ def state_arrays(optimizer: Optimizer, group: dict[str, Any], part: Part) -> lis
         ArgumentError: it was not made at construction.
     """
     slots = optimizer.slots(group)
-    if not set(slots) <= set(part.slots):
+    if slots != part.slots and not set(slots) <= set(part.slots):
         raise ArgumentError(
             f"{optimizer.name}: expected options that need no more state than those at construction, "
             f"got options that need {', '.join(slots)}: make a new optimizer"

@@ -63,15 +63,16 @@ class Part:
         for step, params in by_step.items():
             runs = self.all_runs if len(params) == len(self.params) else self.buffer.runs(params)
             self.updates = hash((self.updates, step, *runs))
+            mark_changed(*params)
             yield step, params, runs
 
     def count_again(self, numbers: Sequence[int], runs: list[tuple[int, int]], limit: int) -> set[int]:
         """Count one more step of parameters, by their numbers, which the device makes by itself; the steps it is."""
         steps = {self._count(i, limit) for i in numbers}
+        mark_changed(*[self.params[i] for i in numbers])
         self.updates = hash((self.updates, *steps, *runs))
         return steps
 
     def _count(self, i: int, limit: int) -> int:
-        mark_changed(self.params[i])
         step = self.steps[i] = min(self.steps[i] + 1, limit)
         return step
