@@ -19,7 +19,7 @@ from minigrad.ops.attention_rows import attend, attend_backward, weights_backwar
 from minigrad.ops.axes import max_axes, row_dot, sum_axes, unbroadcast
 from minigrad.ops.linalg import product, wide_product
 from minigrad.ops.noise import Drops, dropped, take_drops
-from minigrad.ops.operands import check_float, same_device
+from minigrad.ops.operands import check_float, once, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
@@ -60,9 +60,9 @@ def scaled_dot_product_attention(
         ArgumentError: an option out of its range.
     """
     who = "scaled_dot_product_attention"
-    check_switch(who, is_causal=is_causal, enable_gqa=enable_gqa)
-    shape = _agreed(who, query, key, value, enable_gqa)
-    factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else as_real(who, "scale", scale, finite=True)
+    shape = _agreed(who, (query, key, value), enable_gqa)
+    check_switch(who, is_causal=is_causal)
+    factor = 1.0 / math.sqrt(query.shape[-1] or 1) if scale is None else as_real(who, "scale", scale, finite=True)
     mask = _checked_mask(who, attn_mask, query, shape)
     if kernels_for(query.data) is not None:
         p = as_real(who, "dropout_p", dropout_p, 0.0, 1.0)
@@ -114,7 +114,7 @@ def _attention_backward(node: Node, grad: Array) -> None:
 def attention_weights(query: Tensor, key: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0) -> Tensor:
     """The weights of `scaled_dot_product_attention`, dropped ones as 0: what it multiplies the values by."""
     who = "attention_weights"
-    shape = _agreed(who, query, key, key, False)
+    shape = _agreed(who, (query, key, key), False)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1))
     mask = _checked_mask(who, attn_mask, query, shape)
     if kernels_for(query.data) is not None:
@@ -270,7 +270,11 @@ def _bias_of(seen: Array, scores: Array) -> Array:
 # --------------------------------------------------------------------------------------------------------- arguments
 
 
-def _agreed(who: str, query: Any, key: Any, value: Any, grouped: bool) -> Shape:
+@once
+def _agreed(who: str, tensors: tuple[Any, Any, Any], enable_gqa: bool) -> Shape:
+    """What query, key and value agree on; everything is checked."""
+    query, key, value = tensors
+    check_switch(who, enable_gqa=enable_gqa)
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise DtypeError(f"{who}: expected {name} to be a tensor, got {kind_of(x)}")
@@ -287,14 +291,14 @@ def _agreed(who: str, query: Any, key: Any, value: Any, grouped: bool) -> Shape:
         raise ShapeError(f"{who}: expected query (..., L, E), key (..., S, E) and value (..., S, V), {given}")
     lengths = query.shape[-2], key.shape[-2]
     batches = [x.shape[:-2] for x in (query, key, value)]
-    heads = _shared_heads(who, batches, given) if grouped else None
+    heads = _shared_heads(who, batches, given) if enable_gqa else None
     try:
         if heads is not None:
             batch = (*np.broadcast_shapes(*[batch[:-1] for batch in batches]), batches[0][-1])
         else:
             batch = np.broadcast_shapes(*batches)
     except ValueError as error:
-        hint = "" if grouped else ": heads that share keys are enable_gqa=True"
+        hint = "" if enable_gqa else ": heads that share keys are enable_gqa=True"
         raise ShapeError(f"{who}: expected batch axes that broadcast, {given}{hint}") from error
     return Shape(batch, *lengths, heads)
 

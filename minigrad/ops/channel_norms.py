@@ -5,6 +5,7 @@ All three see an image as rows of channels, and differ only in which rows and ch
 
 from __future__ import annotations
 
+import functools
 import math
 
 from minigrad.autograd.tape import Edge, Node, accumulate, destination
@@ -27,10 +28,11 @@ from minigrad.tensor import Tensor, record
 Moved = tuple[Tensor | None, Tensor | None, Tensor | None, float]  # running mean and variance, batches, momentum
 
 
-def segments_of(x: Tensor, by_sample: bool, groups: int) -> Segments:
+@functools.lru_cache(maxsize=256)
+def segments_of(shape: tuple[int, ...], by_sample: bool, groups: int) -> Segments:
     """Which rows of images (N, C, ...), which are not empty, and which channels share statistics."""
-    samples, channels = x.data.shape[:2]
-    pixels = math.prod(x.data.shape[2:])
+    samples, channels, *size = shape
+    pixels = math.prod(size)
     if by_sample:
         return Segments(samples, pixels, channels, groups)
     return Segments(1, samples * pixels, channels, groups)
@@ -40,7 +42,7 @@ def batch_normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, move
     """Batch norm by the batch's statistics, which the running ones move towards, as far as `moves` says so."""
     mean, variance, batches, momentum = moved
     running = Running(_data(mean), _data(variance), _data(batches), momentum)
-    out, _ = normalized(x, weight, bias, segments_of(x, False, x.data.shape[1]), eps, running)
+    out, _ = normalized(x, weight, bias, segments_of(x.data.shape, False, x.data.shape[1]), eps, running)
     for one in (mean, variance, batches):
         if one is not None:
             mark_changed(one)
@@ -49,7 +51,11 @@ def batch_normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, move
 
 def moves(x: Tensor, *running: Tensor | None) -> bool:
     """Whether a kernel can move these running statistics: contiguous ones in the dtype of x."""
-    return all(one is None or (one.data.dtype == x.data.dtype and one.data.flags.c_contiguous) for one in running)
+    dtype = x.data.dtype
+    for one in running:
+        if one is not None and not (one.data.dtype == dtype and one.data.flags.c_contiguous):
+            return False
+    return True
 
 
 def normalized(
@@ -75,13 +81,13 @@ def normalized_by(
     dtype = x.data.dtype if all(one == x.data.dtype for one in given) else compute_dtype(x.data.dtype)
     mean, variance = (None if one is None else contiguous(one.astype(dtype, copy=False)) for one in (mean, variance))
     y, found = normalize_fixed(to_nhwc(x.data), mean, variance, _vector(weight), _vector(bias), eps)
-    return _recorded(x, weight, bias, y, segments_of(x, False, x.data.shape[1]), found)
+    return _recorded(x, weight, bias, y, segments_of(x.data.shape, False, x.data.shape[1]), found)
 
 
 def _recorded(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, y: Array, segments: Segments, found: Statistics
 ) -> Tensor:
-    inputs = tuple([t for t in (x, weight, bias) if t is not None])
+    inputs = affine_inputs(x, weight, bias)
     return record(from_nhwc(y, x.data.shape), _channel_norm_backward, inputs, (x, weight, segments, found))
 
 
@@ -105,6 +111,13 @@ def _data(tensor: Tensor | None) -> Array | None:
 
 def _vector(tensor: Tensor | None) -> Array | None:
     return None if tensor is None else contiguous(tensor.data)
+
+
+def affine_inputs(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
+    """x, and the weight and the bias, as far as there are any."""
+    if weight is not None and bias is not None:
+        return x, weight, bias
+    return (x, *[t for t in (weight, bias) if t is not None])
 
 
 def affine_edges(node: Node, weight: Tensor | None) -> tuple[Edge, Edge, Edge]:

@@ -20,7 +20,7 @@ from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.axes import column_sum
 from minigrad.ops.columns import Geometry, by_group, convolve, input_gradient, weight_gradient
 from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
-from minigrad.ops.operands import check_float, same_device
+from minigrad.ops.operands import check_float, once, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.ops.window import Window, count_windows, same_padding
 from minigrad.tensor import Tensor, record
@@ -306,38 +306,18 @@ def _check_bias(who: str, bias: tuple[int, ...] | None, outputs: int) -> None:
         raise ShapeError(f"{who}: expected bias of shape ({outputs},), got {bias}")
 
 
-_Shapes = tuple[tuple[int, ...], tuple[int, ...], "tuple[int, ...] | None"]  # of x, weight and bias
-_Form = Callable[..., Geometry]
+def _shapes(inputs: tuple[Tensor, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+    """Those of x, weight and bias."""
+    return inputs[0].shape, inputs[1].shape, inputs[2].shape if len(inputs) == 3 else None
 
 
-def _once(find: _Form) -> _Form:
-    """Geometries that are found once for the same shapes and options, where these are plain integers.
-
-    Equal numbers of other types, such as True and 1.0, are one key of a cache, and refused each time.
-    """
-    kept = functools.lru_cache(maxsize=256)(find)
-
-    @functools.wraps(find)
-    def found(who: str, inputs: tuple[Tensor, ...], *options: Any) -> Geometry:
-        axes = _check_tensors(who, inputs)
-        bias = inputs[2].data.shape if len(inputs) == 3 else None
-        shapes = (inputs[0].data.shape, inputs[1].data.shape, bias)
-        return (kept if all(map(_is_plain, options)) else find)(who, axes, shapes, *options)
-
-    return found
-
-
-def _is_plain(option: Any) -> bool:
-    kind = option.__class__
-    return kind is int or kind is str or (kind is tuple and all([n.__class__ is int for n in option]))
-
-
-@_once
+@once
 def _geometry(
-    who: str, axes: int, shapes: _Shapes, stride: Pair, padding: Pair | str, dilation: Pair, groups: int
+    who: str, inputs: tuple[Tensor, ...], stride: Pair, padding: Pair | str, dilation: Pair, groups: int
 ) -> Geometry:
     """The lengths of a convolution of these tensors, checked."""
-    given, weight, bias = shapes
+    axes = _check_tensors(who, inputs)
+    given, weight, bias = _shapes(inputs)
     outputs, channels = weight[:2]
     _check_bias(who, bias, outputs)
     if outputs % as_integer(who, "groups", groups, 1):
@@ -384,12 +364,19 @@ def _paddings(
     return [(p, p) for p in as_pair(who, "padding", padding, 0, axes)]
 
 
-@_once
+@once
 def _turned(
-    who: str, axes: int, shapes: _Shapes, stride: Pair, padding: Pair, output_padding: Pair, groups: int, dilation: Pair
+    who: str,
+    inputs: tuple[Tensor, ...],
+    stride: Pair,
+    padding: Pair,
+    output_padding: Pair,
+    groups: int,
+    dilation: Pair,
 ) -> Geometry:
     """The lengths of the convolution that a transposed one of these tensors is the input gradient of, checked."""
-    given, weight, bias = shapes
+    axes = _check_tensors(who, inputs)
+    given, weight, bias = _shapes(inputs)
     channels, outputs = weight[0], weight[1] * as_integer(who, "groups", groups, 1)
     _check_bias(who, bias, outputs)
     if given[-1 - axes] != channels:

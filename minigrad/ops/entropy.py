@@ -25,11 +25,13 @@ from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import row_sum
 from minigrad.ops.linalg import product
 from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, element_gradient, reduce_losses
-from minigrad.ops.operands import check_float, same_device
+from minigrad.ops.operands import check_float, once, same_device
 from minigrad.ops.precision import autocasts
 from minigrad.tensor import Tensor, record
 
 __all__ = ["cross_entropy", "nll_loss"]
+
+_INT64 = np.dtype(np.int64)
 
 
 @autocasts("high")
@@ -62,12 +64,13 @@ def cross_entropy(
         ArgumentError: an unknown reduction, or label_smoothing out of range.
     """
     who = "cross_entropy"
-    _check_classes(who, input, weight, reduction)
-    label_smoothing = as_real(who, "label_smoothing", label_smoothing, 0.0, 1.0)
-    if isinstance(target, Tensor) and is_float(target.data.dtype):
-        check_pair(who, input, target, reduction)
+    has_labels = _takes_labels(who, (input, target), reduction, label_smoothing, ignore_index)
+    if weight is not None:
+        _check_weight(who, input, weight)
+    label_smoothing = float(label_smoothing)
+    if not has_labels:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
-    ignore_index = as_integer(who, "ignore_index", ignore_index)
+    ignore_index = int(ignore_index)
     if kernels_for(input.data) is not None:
         return _cross_entropy_by_kernels(input, target, weight, ignore_index, reduction, label_smoothing)
     labels = _read_labels(who, input, target, weight, ignore_index)
@@ -107,11 +110,10 @@ def _cross_entropy_backward(node: Node, grad: Array) -> None:
 def _cross_entropy_by_kernels(
     input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, smoothing: float
 ) -> Tensor:
-    _check_labels("cross_entropy", input, target)
-    rows, labels = contiguous(_class_rows(input.data)), contiguous(target.data.reshape(-1))
+    rows, labels = contiguous(_class_rows(input.data)), contiguous(_flat(target.data))
     weights = None if weight is None else contiguous(weight.data)
     with checked_by_kernel("cross_entropy", "labels", labels, 0, rows.shape[1], ignore_index) as place:
-        wide = labels.astype(np.int64, copy=False)
+        wide = labels if labels.dtype == _INT64 else labels.astype(_INT64)
         data, found = row_losses(rows, wide, weights, ignore_index, smoothing, reduction, place)
     if reduction == "none":
         data = data.astype(input.dtype, copy=False).reshape(target.data.shape)
@@ -180,8 +182,11 @@ def nll_loss(
 
     Shapes, Args, Raises: as `cross_entropy` with labels.
     """
-    _check_classes("nll_loss", input, weight, reduction)
+    _check_classes("nll_loss", input, reduction)
+    if weight is not None:
+        _check_weight("nll_loss", input, weight)
     ignore_index = as_integer("nll_loss", "ignore_index", ignore_index)
+    _check_labels("nll_loss", input, target)
     labels = _read_labels("nll_loss", input, target, weight, ignore_index)
     losses = labels.count(-widened(_class_rows(input.data)).reshape(-1)[labels.places])
     data = _reduce_labelled(losses, labels, reduction, target.data.shape, input.dtype)
@@ -220,8 +225,12 @@ def _softmax(x: Array) -> _Softmax:
 def _class_rows(x: Array) -> Array:
     """(N, C, ...) or (C,) as rows of classes: (R, C)."""
     if x.ndim < 3:
-        return x.reshape(-1, x.shape[-1])
+        return x if x.ndim == 2 else x.reshape(1, -1)
     return array_module(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
+
+
+def _flat(labels: Array) -> Array:
+    return labels if labels.ndim == 1 else labels.reshape(-1)
 
 
 def _from_class_rows(rows: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -265,14 +274,13 @@ class _Labels(NamedTuple):
 
 
 def _read_labels(who: str, input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> _Labels:
-    """Check the labels, and find where in the rows of classes they point.
+    """Find where in the rows of classes the labels point.
 
     A label out of range is an error on a CPU; on a GPU the factor of its row, and with it the loss, is NaN.
     """
-    _check_labels(who, input, target)
     xp, dtype = array_module(input.data), accumulator_dtype(input.dtype)
     classes = input.data.shape[min(1, input.ndim - 1)]
-    labels = target.data.reshape(-1).astype(np.int64, copy=False)
+    labels = _flat(target.data).astype(_INT64, copy=False)
     if xp is np and weight is None and _all_inside(labels, classes, ignore_index):
         return _Labels(_row_starts(len(labels), classes) + labels, None, None, len(labels))
     kept = labels != ignore_index
@@ -339,13 +347,32 @@ def _row_scale(grad: Array, labels: _Labels, reduction: str) -> Array:
 # ------------------------------------------------------------------------------------------------------- arguments
 
 
-def _check_classes(who: str, input: Tensor, weight: Tensor | None, reduction: str) -> None:
+@once
+def _takes_labels(
+    who: str, tensors: tuple[Tensor, Tensor], reduction: str, label_smoothing: float, ignore_index: int
+) -> bool:
+    """Whether the target is of labels rather than of probabilities; all but a weight is checked."""
+    input, target = tensors
+    _check_classes(who, input, reduction)
+    as_real(who, "label_smoothing", label_smoothing, 0.0, 1.0)
+    if isinstance(target, Tensor) and is_float(target.data.dtype):
+        check_pair(who, input, target, reduction)
+        return False
+    as_integer(who, "ignore_index", ignore_index)
+    _check_labels(who, input, target)
+    return True
+
+
+def _check_classes(who: str, input: Tensor, reduction: str) -> None:
     if not isinstance(input, Tensor):
         raise DtypeError(f"{who}: expected a tensor, got {kind_of(input)}")
     check_float(who, input)
     check_choice(who, REDUCTIONS, reduction=reduction)
     if not input.ndim or not input.data.shape[min(1, input.ndim - 1)]:
         raise ShapeError(f"{who}: expected input of shape (N, C, ...) or (C,) with C >= 1, got {input.shape}")
+
+
+def _check_weight(who: str, input: Tensor, weight: Tensor | None) -> None:
     if weight is not None:
         check_constant(who, "weight", weight, input)
         classes = input.data.shape[min(1, input.ndim - 1)]

@@ -12,6 +12,7 @@ import math
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
+from minigrad.backend.memory import contiguous
 
 
 def channels_last(x: Array) -> Array:
@@ -44,13 +45,17 @@ def to_nhwc(x: Array) -> Array:
 
     H is the first spatial axis, W all the others as one; an axis that x does not have is of length 1.
     """
-    moved = array_module(x).ascontiguousarray(x.transpose(0, *range(2, x.ndim), 1))
+    if x.ndim == 4:
+        return contiguous(x.transpose(0, 2, 3, 1))
+    moved = contiguous(x.transpose(0, *range(2, x.ndim), 1))
     height = x.shape[2] if x.ndim > 2 else 1
     return moved.reshape(x.shape[0], height, math.prod(x.shape[3:]), x.shape[1])
 
 
 def from_nhwc(y: Array, shape: tuple[int, ...]) -> Array:
     """(N, H, W, C) as a view of the given shape (N, C, ...): what `to_nhwc` does, undone."""
+    if y.ndim == len(shape) == 4:
+        return y.transpose(0, 3, 1, 2)
     return y.reshape(shape[0], *shape[2:], shape[1]).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
 
 

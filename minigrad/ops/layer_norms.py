@@ -15,8 +15,9 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.workspace import empty
 from minigrad.errors import ShapeError
 from minigrad.ops.axes import column_sum, row_dot, row_sum
-from minigrad.ops.channel_norms import affine_edges, vector_gradients
+from minigrad.ops.channel_norms import affine_edges, affine_inputs, vector_gradients
 from minigrad.ops.norms import check_input, give_vector, inverse_root
+from minigrad.ops.operands import once
 from minigrad.ops.precision import autocasts
 from minigrad.ops.shape import sizes_of
 from minigrad.ops.statistics import row_blocks, work_dtype
@@ -46,15 +47,14 @@ def layer_norm(
         ArgumentError: eps out of range.
         DtypeError: no float tensors, or different dtypes.
     """
-    check_input("layer_norm", x, weight, bias, eps, least_ndim=1)
-    shape = _last_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    shape = _last_axes("layer_norm", (x, weight, bias), normalized_shape, eps)
     rows = _rows(x.data, shape)
     gain = _vector(weight)
     shift = _vector(bias)
     forward = normalize_rows if kernels_for(rows) is not None else _normalize_rows
     out, mean, rstd = forward(rows, gain, shift, eps)
-    inputs = tuple([t for t in (x, weight, bias) if t is not None])
-    return record(out.reshape(x.data.shape), _layer_norm_backward, inputs, (x, weight, shape, mean, rstd))
+    saved = (x, weight, shape, mean, rstd)
+    return record(out.reshape(x.data.shape), _layer_norm_backward, affine_inputs(x, weight, bias), saved)
 
 
 def _normalize_rows(rows: Array, gain: Array | None, shift: Array | None, eps: float) -> tuple[Array, Array, Array]:
@@ -202,12 +202,11 @@ def rms_norm(
         ArgumentError: eps out of range.
         DtypeError: no float tensors, or different dtypes.
     """
-    check_input("rms_norm", x, weight, None, 0.0 if eps is None else eps, least_ndim=1)
-    shape = _last_axes("rms_norm", x, normalized_shape, weight=weight)
+    shape = _last_axes("rms_norm", (x, weight, None), normalized_shape, 0.0 if eps is None else eps)
     rows, wide = _rows(x.data, shape), work_dtype(x.data)
     gain = _vector(weight)
     least = float(finfo(wide).eps) if eps is None else eps
-    inputs = (x,) if weight is None else (x, weight)
+    inputs = affine_inputs(x, weight, None)
     if kernels_for(rows) is not None:
         out, _, rstd = normalize_rows(rows, gain, None, least, centered=False)
         return record(out.reshape(x.data.shape), _rms_norm_backward, inputs, (x, weight, shape, rstd))
@@ -256,14 +255,20 @@ def _rms_input_gradient(grad: Array, gain: Array | None, normal: Array, rstd: Ar
 # ----------------------------------------------------------------------------------------------------------- arguments
 
 
+@once
 def _last_axes(
-    who: str, x: Tensor, normalized_shape: int | tuple[int, ...], **vectors: Tensor | None
+    who: str,
+    tensors: tuple[Tensor, Tensor | None, Tensor | None],
+    normalized_shape: int | tuple[int, ...],
+    eps: float,
 ) -> tuple[int, ...]:
-    """The axes that are normalized, as their lengths."""
+    """The axes that are normalized, as their lengths; everything is checked."""
+    x, weight, bias = tensors
+    check_input(who, x, weight, bias, eps, least_ndim=1)
     shape = sizes_of(who, (normalized_shape,))
     if not shape or x.data.shape[-len(shape) :] != shape:
         raise ShapeError(f"{who}: expected x of shape (..., {', '.join(map(str, shape))}), got {x.shape}")
-    for name, vector in vectors.items():
+    for name, vector in (("weight", weight), ("bias", bias)):
         if vector is not None and vector.data.shape != shape:
             raise ShapeError(f"{who}: expected {name} of shape {shape}, got {vector.shape}")
     return shape

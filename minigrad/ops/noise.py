@@ -25,7 +25,7 @@ from minigrad.ops.activation import softmax
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import normalize_axis
 from minigrad.ops.extremum import argmax
-from minigrad.ops.operands import TensorLike, check_float, float_operand
+from minigrad.ops.operands import TensorLike, check_float, float_operand, once
 from minigrad.tensor import Tensor, record
 
 __all__ = ["dropout", "dropout2d", "gumbel_softmax"]
@@ -86,13 +86,9 @@ def dropout2d(
 
 
 def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generator | None) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise DtypeError(f"{who}: expected a tensor, got {type(x).__name__}")
-    check_float(who, x)
-    p = as_real(who, "p", p, 0.0, 1.0)
+    p = _probability(who, (x,), p, training)
     check_generator(who, rng)
-    check_switch(who, training=training)
-    if not training or p == 0.0:
+    if p == 0.0:
         return x
     if who == "dropout":
         drops = take_drops(x.data, p, rng)
@@ -100,6 +96,18 @@ def _drop(who: str, x: Tensor, p: float, training: bool, rng: np.random.Generato
         generator = noise_generator() if rng is None else rng
         drops = _place(_mask((*x.data.shape[:2], 1, 1), p, generator), x.data)
     return record(dropped(x.data, drops), _drop_backward, (x,), drops)
+
+
+@once
+def _probability(who: str, tensors: tuple[Tensor], p: float, training: bool) -> float:
+    """p, and 0 outside training; everything is checked."""
+    (x,) = tensors
+    if not isinstance(x, Tensor):
+        raise DtypeError(f"{who}: expected a tensor, got {type(x).__name__}")
+    check_float(who, x)
+    p = as_real(who, "p", p, 0.0, 1.0)
+    check_switch(who, training=training)
+    return p if training else 0.0
 
 
 def _drop_backward(node: Node, grad: Array) -> None:
@@ -141,6 +149,7 @@ def _place(drops: tuple[Array, float], like: Array) -> Drops:
     return to_device(mask, device_of(like)), scale
 
 
+@functools.lru_cache(maxsize=256)
 def _threshold(p: float) -> tuple[int, float]:
     """What the 16 bits of an element that stays must reach, and the scale that keeps the expectation."""
     threshold = min(round(p * _WORDS), _WORDS - 1)

@@ -24,7 +24,7 @@ from minigrad.ops.channel_norms import (
     normalized_by,
     segments_of,
 )
-from minigrad.ops.operands import check_float, same_device
+from minigrad.ops.operands import check_float, once, same_device
 from minigrad.ops.precision import at_precision, autocasts
 from minigrad.ops.statistics import (
     Folding,
@@ -95,19 +95,8 @@ def counted_batch_norm(
 ) -> Tensor:
     """`batch_norm` that counts the batches by which the running statistics moved, too; in place, int64 of no axes."""
     x, weight, bias = at_precision("batch_norm", x, weight, bias)  # the running statistics are written to
-    check_input("batch_norm", x, weight, bias, eps)
-    momentum = as_real("batch_norm", "momentum", momentum, 0.0, 1.0)
-    check_switch("batch_norm", training=training)
-    channels = x.data.shape[1]
-    _check_vectors("batch_norm", channels, weight=weight, bias=bias)
-    _check_running("batch_norm", x, running_mean, running_var, training)
-    folding = batch_rows(x.data.size // max(channels, 1), channels)
-    if training and folding.population == 1:
-        raise ShapeError(
-            f"batch_norm: expected several values for each channel in training, got x {x.shape}: make batches larger; "
-            "where they are divided, granularity=2 (of BalanceConfig, of DdpConfig) leaves no shard with one sample, "
-            "if the batch is a multiple of it"
-        )
+    folding = _batch_folding("batch_norm", (x, weight, bias, running_mean, running_var), training, momentum, eps)
+    momentum = float(momentum)
     fixed = not training or not x.data.size
     if x.data.size and kernels_for(x.data) is not None:
         return _batch_norm_by_kernels(x, (running_mean, running_var, batches, momentum), weight, bias, eps, fixed)
@@ -117,6 +106,26 @@ def counted_batch_norm(
         mean, variance = statistics(as_rows(x.data, folding), folding)
         _move(running_mean, running_var, batches, mean, variance, folding.population, momentum)
     return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed)
+
+
+@once
+def _batch_folding(who: str, tensors: tuple[Any, ...], training: bool, momentum: float, eps: float) -> Folding:
+    """How a batch is folded; everything is checked."""
+    x, weight, bias, running_mean, running_var = tensors
+    check_input(who, x, weight, bias, eps)
+    as_real(who, "momentum", momentum, 0.0, 1.0)
+    check_switch(who, training=training)
+    channels = x.data.shape[1]
+    _check_vectors(who, channels, weight=weight, bias=bias)
+    _check_running(who, x, running_mean, running_var, training)
+    folding = batch_rows(x.data.size // max(channels, 1), channels)
+    if training and folding.population == 1:
+        raise ShapeError(
+            f"{who}: expected several values for each channel in training, got x {x.shape}: make batches larger; "
+            "where they are divided, granularity=2 (of BalanceConfig, of DdpConfig) leaves no shard with one sample, "
+            "if the batch is a multiple of it"
+        )
+    return folding
 
 
 def _batch_norm_by_kernels(
@@ -131,7 +140,7 @@ def _batch_norm_by_kernels(
         return batch_normalized(x, weight, bias, (None, None, None, 0.0), eps)
     if moves(x, running_mean, running_var):
         return batch_normalized(x, weight, bias, moved, eps)
-    segments = segments_of(x, False, x.data.shape[1])
+    segments = segments_of(x.data.shape, False, x.data.shape[1])
     out, found = normalized(x, weight, bias, segments, eps, with_variance=True)
     _move(running_mean, running_var, batches, found.mean, found.variance, segments.population, momentum)
     return out
@@ -216,16 +225,22 @@ def group_norm(
         ArgumentError: num_groups does not divide C, or eps out of range.
         DtypeError: no float tensors, or different dtypes.
     """
-    check_input("group_norm", x, weight, bias, eps)
-    channels = x.data.shape[1]
-    if channels % as_integer("group_norm", "num_groups", num_groups, 1):
-        raise ArgumentError(f"group_norm: expected num_groups to divide the {channels} channels, got {num_groups!r}")
-    _check_vectors("group_norm", channels, weight=weight, bias=bias)
+    _check_groups("group_norm", (x, weight, bias), num_groups, eps)
     if x.data.size and kernels_for(x.data) is not None:
-        return normalized(x, weight, bias, segments_of(x, True, num_groups), eps)[0]
+        return normalized(x, weight, bias, segments_of(x.data.shape, True, num_groups), eps)[0]
     folding = _groups_of(x, num_groups)
     mean, variance = statistics(as_rows(x.data, folding), folding)
     return _record_rows(x, weight, bias, folding, mean, inverse_root(variance, eps), fixed=False)
+
+
+@once
+def _check_groups(who: str, tensors: tuple[Any, ...], num_groups: int, eps: float) -> None:
+    x, weight, bias = tensors
+    check_input(who, x, weight, bias, eps)
+    channels = x.data.shape[1]
+    if channels % as_integer(who, "num_groups", num_groups, 1):
+        raise ArgumentError(f"{who}: expected num_groups to divide the {channels} channels, got {num_groups!r}")
+    _check_vectors(who, channels, weight=weight, bias=bias)
 
 
 def _groups_of(x: Tensor, groups: int) -> Folding:
@@ -283,7 +298,7 @@ def instance_norm(
         )
     if by_kernels:
         tracks = running_mean is not None or running_var is not None
-        out, found = normalized(x, weight, bias, segments_of(x, True, channels), eps, with_variance=tracks)
+        out, found = normalized(x, weight, bias, segments_of(x.data.shape, True, channels), eps, with_variance=tracks)
         if tracks and found.variance is not None:
             _move_by_samples(running_mean, running_var, found.mean, found.variance, folding.population, momentum)
         return out

@@ -1,10 +1,12 @@
-"""How the arguments of an operation become tensors of one dtype on one device."""
+"""How the arguments of an operation become tensors of one dtype on one device, and are checked once for those alike."""
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -177,3 +179,48 @@ def same_device(who: str, *tensors: Tensor) -> None:
             continue
         listed = ", ".join(f"{t.device} {t.shape}" for t in tensors)
         raise DeviceError(f"{who}: expected tensors on one device, got {listed}: move them with .to(device)")
+
+
+# ------------------------------------------------------------------------------------- what is checked once
+
+_Check = TypeVar("_Check", bound=Callable[..., Any])
+_MOST = 512  # answers that a check keeps; then it begins anew
+
+# Of a tensor, in as much time as one line of Python takes.
+_facts_on_host = attrgetter("__class__", "data.__class__", "data.shape", "data.dtype")
+_facts_on_gpu = attrgetter("__class__", "data.__class__", "data.shape", "data.dtype", "data.data.device_id")
+
+
+def once(check: _Check) -> _Check:
+    """Keep what `check(who, tensors, *options)` finds, for calls that differ in nothing that it may look at.
+
+    That is the name, the class, shape, dtype and device of each tensor, None among the later ones for those that are
+    not there, and the options. Equal numbers of other types, such as 1, 1.0 and True, are other options. What is no
+    tensor, or an option that has no hash, is checked each time, as is a call that was refused.
+    """
+    kept: dict[Any, Any] = {}
+
+    @functools.wraps(check)
+    def found(who: str, tensors: tuple[Any, ...], *options: Any) -> Any:
+        try:
+            facts = _facts_on_host if tensors[0].data.__class__ is np.ndarray else _facts_on_gpu
+            kinds = tuple(map(type, options))
+            if tuple in kinds:
+                kinds = tuple(map(_kind_of, options))
+            key = (who, options, kinds, tuple([None if one is None else facts(one) for one in tensors]))
+            answer = kept.get(key, kept)
+        except (AttributeError, TypeError):
+            return check(who, tensors, *options)
+        if answer is not kept:
+            return answer
+        answer = check(who, tensors, *options)
+        if len(kept) >= _MOST:
+            kept.clear()
+        kept[key] = answer
+        return answer
+
+    return found  # type: ignore[return-value]
+
+
+def _kind_of(option: Any) -> Any:
+    return tuple(map(type, option)) if option.__class__ is tuple else type(option)

@@ -21,7 +21,7 @@ from minigrad.backend.kernels import kernels_for
 from minigrad.backend.workspace import empty
 from minigrad.errors import ArgumentError, DtypeError, ShapeError
 from minigrad.ops.image_order import as_given, as_images, channels_first, channels_last, from_nhwc, to_nhwc
-from minigrad.ops.operands import check_float, masked
+from minigrad.ops.operands import check_float, masked, once
 from minigrad.ops.window import Window, count_windows
 from minigrad.tensor import Tensor, record
 
@@ -64,11 +64,7 @@ class _Pool(NamedTuple):
     @property
     def lengths(self) -> Axes:
         """What kernels are told of the windows."""
-        height, width = (
-            Axis(inputs, outputs, window.kernel, window.stride, window.dilation, window.before)
-            for window, inputs, outputs in zip((self.height, self.width), self.in_size, self.out_size)
-        )
-        return height, width
+        return _lengths(self)
 
     @property
     def is_partition(self) -> bool:
@@ -82,10 +78,21 @@ class _Pool(NamedTuple):
         )
 
 
+@functools.lru_cache(maxsize=256)
+def _lengths(pool: _Pool) -> Axes:
+    height, width = (
+        Axis(inputs, outputs, window.kernel, window.stride, window.dilation, window.before)
+        for window, inputs, outputs in zip((pool.height, pool.width), pool.in_size, pool.out_size)
+    )
+    return height, width
+
+
+@once
 def _make_pool(
-    who: str, x: Tensor, axes: int, kernel_size: Pair, stride: Pair | None, padding: Pair, dilation: Pair,
+    who: str, tensors: tuple[Tensor], axes: int, kernel_size: Pair, stride: Pair | None, padding: Pair, dilation: Pair,
     ceil_mode: bool,
 ) -> _Pool:
+    (x,) = tensors
     _check_image(who, x, axes)
     check_switch(who, ceil_mode=ceil_mode)
     kernels = as_pair(who, "kernel_size", kernel_size, 1, axes)
@@ -159,7 +166,7 @@ def max_pool2d(
         ArgumentError: an argument out of range.
         DtypeError: no float tensor.
     """
-    pool = _make_pool("max_pool2d", x, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    pool = _make_pool("max_pool2d", (x,), 2, kernel_size, stride, padding, dilation, ceil_mode)
     return _max_pool(x, pool, _max_pool2d_backward)
 
 
@@ -256,7 +263,7 @@ def max_pool1d(
     Raises:
         ShapeError, ArgumentError, DtypeError: see `max_pool2d`.
     """
-    pool = _make_pool("max_pool1d", x, 1, kernel_size, stride, padding, dilation, ceil_mode)
+    pool = _make_pool("max_pool1d", (x,), 1, kernel_size, stride, padding, dilation, ceil_mode)
     return _max_pool(x, pool, _max_pool1d_backward)
 
 
@@ -299,7 +306,7 @@ def avg_pool2d(
         ArgumentError: an argument out of range.
         DtypeError: no float tensor.
     """
-    pool = _make_pool("avg_pool2d", x, 2, kernel_size, stride, padding, 1, ceil_mode)
+    pool = _make_pool("avg_pool2d", (x,), 2, kernel_size, stride, padding, 1, ceil_mode)
     check_switch("avg_pool2d", count_include_pad=count_include_pad)
     return _avg_pool(x, pool, count_include_pad, _avg_pool2d_backward)
 
@@ -350,7 +357,7 @@ def avg_pool1d(
     Raises:
         ShapeError, ArgumentError, DtypeError: see `avg_pool2d`.
     """
-    pool = _make_pool("avg_pool1d", x, 1, kernel_size, stride, padding, 1, ceil_mode)
+    pool = _make_pool("avg_pool1d", (x,), 1, kernel_size, stride, padding, 1, ceil_mode)
     check_switch("avg_pool1d", count_include_pad=count_include_pad)
     return _avg_pool(x, pool, count_include_pad, _avg_pool1d_backward)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_float
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import KernelLoader, int64, kernels_for, launch_of
 from minigrad.backend.order import lies_like, memory_view
 
 
@@ -56,9 +56,8 @@ def _launch(way: str, name: str, arrays: tuple[Array, ...], out: Array) -> None:
     loader = kernels_for(out)
     assert isinstance(loader, KernelLoader)
     if out.size:
-        args = (*arrays, np.int64(out.size), ACTIVATIONS[name].kind, out)
-        blocks = loader.blocks(-(-out.size // _IN_A_TURN))
-        loader.launch("activation", f"activation_{way}_{suffix_of(out.dtype)}", blocks, loader.threads, args)
+        launch = launch_of(loader, "activation", f"activation_{way}", out.dtype, -(-out.size // _IN_A_TURN))
+        loader.launch(*launch, (*arrays, int64(out.size), ACTIVATIONS[name].kind, out))
 
 
 _IN_A_TURN = 4  # elements of a thread

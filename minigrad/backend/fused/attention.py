@@ -9,8 +9,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import compute_dtype, matrix_shape, row_blocks
-from minigrad.backend.kernels import loader_for, suffix_of
+from minigrad.backend.fused.rows import row_launch
+from minigrad.backend.kernels import int32, int64, loader_for
 from minigrad.backend.memory import contiguous
 
 
@@ -28,12 +28,11 @@ def weigh(products: Array, factor: float, causal: bool, mask: Array | None, out:
     """
     if products.size:
         loader = loader_for(products)
-        rows = products.reshape(-1, products.shape[-1])
-        blocks, by_block = row_blocks(loader, rows)
-        shape = (*matrix_shape(rows), np.int64(products.shape[-2]))
-        masked = _mask_arguments(mask, products.shape, compute_dtype(out.dtype))
-        args = (products, *shape, by_block, np.float64(factor), np.int32(causal), *masked, out)
-        loader.launch("attention", f"attention_weigh_{suffix_of(out.dtype)}", blocks, loader.threads, args)
+        plan = row_launch(loader, "attention", "attention_weigh", products.shape, out.dtype)
+        shape = (*plan.shape, int64(products.shape[-2]))
+        masked = _UNMASKED if mask is None else _mask_arguments(mask, products.shape, plan.wide)
+        args = (products, *shape, plan.by_block, np.float64(factor), int32(causal), *masked, out)
+        loader.launch(*plan.launch, args)
     return out
 
 
@@ -49,18 +48,17 @@ def score_gradient(
     """
     if dweights.size:
         loader = loader_for(dweights)
-        rows = dweights.reshape(-1, dweights.shape[-1])
-        blocks, by_block = row_blocks(loader, rows)
-        shape = matrix_shape(rows)
-        args = (dweights, contiguous(weights), *shape, by_block, np.float64(factor), out, dscores)
-        loader.launch("attention", f"attention_gradient_{suffix_of(out.dtype)}", blocks, loader.threads, args)
+        plan = row_launch(loader, "attention", "attention_gradient", dweights.shape, out.dtype)
+        args = (dweights, contiguous(weights), *plan.shape, plan.by_block, np.float64(factor), out, dscores)
+        loader.launch(*plan.launch, args)
     return out
 
 
-def _mask_arguments(mask: Array | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[object, ...]:
+_UNMASKED = (None, None, np.int64(1), *(np.int64(0),) * 4)
+
+
+def _mask_arguments(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[object, ...]:
     """A mask of bools, one of floats, the inner batches, and the steps along outer and inner ones, queries and keys."""
-    if mask is None:
-        return (None, None, np.int64(1), *(np.int64(0),) * 4)
     if mask.dtype.kind != "b":
         mask = mask.astype(dtype, copy=False)
     mask = contiguous(mask)

@@ -13,7 +13,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.activation import ACTIVATIONS
 from minigrad.backend.fused.rows import compute_dtype, matrix_shape
-from minigrad.backend.kernels import loader_for, suffix_of
+from minigrad.backend.kernels import int64, launch_of, loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 _ROWS_AT_ONCE = 2048  # of which one launch makes the sums
@@ -40,8 +40,7 @@ def add_bias(h: Array, bias: Array, activation: str = "identity", keep: bool = T
     y = h if made.keeps_output or not keep else array_module(h).empty_like(h)
     if h.size:
         args = (h, contiguous(bias), *matrix_shape(h), made.kind, y)
-        blocks = loader.blocks(-(-h.size // _IN_A_TURN))
-        loader.launch("bias", f"bias_forward_{suffix_of(h.dtype)}", blocks, loader.threads, args)
+        loader.launch(*launch_of(loader, "bias", "bias_forward", h.dtype, -(-h.size // _IN_A_TURN)), args)
     return y, h
 
 
@@ -72,7 +71,7 @@ def mean_of_groups(x: Array, height: int) -> Array:
     """The means of each `height` consecutive rows of a matrix: (R, L) -> (R / height, L)."""
     out = array_module(x).empty((x.shape[0] // height, x.shape[1]), x.dtype)
     if out.size:
-        args = (contiguous(x), *matrix_shape(x), np.int64(height), np.float64(1 / height), None, out)
+        args = (contiguous(x), *matrix_shape(x), int64(height), np.float64(1 / height), None, out)
         _launch_columns("bias_sum", x, out.shape[0], args)
     return out
 
@@ -89,11 +88,11 @@ def _sums(
     if not rows:
         sums.fill(0)
     elif rows <= _ROWS_AT_ONCE:
-        _launch_columns(name, like, 1, (*before, *matrix_shape(like), np.int64(rows), *after, None, sums))
+        _launch_columns(name, like, 1, (*before, *matrix_shape(like), int64(rows), *after, None, sums))
     else:
         height = max(_LEAST_ROWS, -(-rows // _MOST_PARTS))
         parts = xp.empty((math.ceil(rows / height), length), compute_dtype(like.dtype))
-        _launch_columns(name, like, len(parts), (*before, *matrix_shape(like), np.int64(height), *after, parts, None))
+        _launch_columns(name, like, len(parts), (*before, *matrix_shape(like), int64(height), *after, parts, None))
         _launch_columns("bias_sum_of_parts", like, 1, (parts, *matrix_shape(parts), sums))
     return sums
 

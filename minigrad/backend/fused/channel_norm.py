@@ -6,14 +6,14 @@ The references are `batch_norm` and `group_norm` of `minigrad.ops` on a CPU.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.rows import compute_dtype
-from minigrad.backend.kernels import KernelLoader, loader_for, suffix_of
+from minigrad.backend.kernels import KernelLoader, int32, loader_for, suffix_of
 from minigrad.errors import ShapeError
 
 _THREADS = 256  # of a block, at most: column_warps of columns.cuh
@@ -99,14 +99,12 @@ def normalize_channels(
         gain, shift: (channels,), contiguous, in the dtype of x.
         running: Moved towards the mean and the unbiased variance; of one segment alone.
     """
-    loader, size = loader_for(x), _shape(x, segments)
-    xp, suffix, dtype = array_module(x), suffix_of(x.dtype), compute_dtype(x.dtype)
-    moments = xp.empty((3, segments.number * segments.channels * int(size.parts)), dtype)
-    about, away, squares = moments[0], moments[1], moments[2]
-    blocks, threads = _launch(loader, x, segments, size)
-    name = f"channel_norm_moments_{suffix}"
-    loader.launch("channel_norm", name, blocks, threads, (x, *size, about, away, squares))
-    return _normalize(x, segments, size, gain, shift, eps, (about, away, squares), (None, None), running, with_variance)
+    loader = loader_for(x)
+    plan = _planned(loader, segments, x.dtype)
+    moments = array_module(x).empty((3, plan.numbers), plan.wide)
+    three = moments[0], moments[1], moments[2]
+    loader.launch("channel_norm", plan.moments, plan.blocks, plan.threads, (x, *plan.size, *three))
+    return _normalize(x, plan, gain, shift, eps, three, (None, None), running, with_variance)
 
 
 def normalize_fixed(
@@ -116,18 +114,17 @@ def normalize_fixed(
     with 0 and 1 where they are None.
     """
     segments = Segments(1, x.size // x.shape[-1], x.shape[-1], x.shape[-1])
-    size, given, wide = _shape(x, segments), (mean, variance), (None, None)
+    plan, given, wide = _planned(loader_for(x), segments, x.dtype), (mean, variance), (None, None)
     if mean is None or variance is None:
         given = (None, None)
     elif mean.dtype != x.dtype:
         given, wide = wide, given
-    return _normalize(x, segments, size, gain, shift, eps, (*wide, None), given, Running(), False)
+    return _normalize(x, plan, gain, shift, eps, (*wide, None), given, Running(), False)
 
 
 def _normalize(
     x: Array,
-    segments: Segments,
-    size: Size,
+    plan: _Plan,
     gain: Array | None,
     shift: Array | None,
     eps: float,
@@ -136,16 +133,14 @@ def _normalize(
     running: Running,
     with_variance: bool,
 ) -> tuple[Array, Statistics]:
-    loader = loader_for(x)
-    xp, by_block = array_module(x), _by_block(segments, int(size.parts))
+    loader, xp = loader_for(x), array_module(x)
     y = xp.empty(x.shape, x.dtype)
-    found = xp.empty((3 + with_variance, segments.number, segments.groups), compute_dtype(x.dtype))
+    found = xp.empty((3 + with_variance, *plan.statistics), plan.wide)
     variance = found[3] if with_variance else None
     kept = (found[0], found[1], found[2], variance)
     moved = (running.mean, running.variance, running.batches, np.float64(running.momentum))
-    args = (x, gain, shift, *size, np.float64(eps), by_block, *moments, *fixed, *moved, y, *kept)
-    blocks, threads = _launch(loader, x, segments, size)
-    loader.launch("channel_norm", f"channel_norm_normalize_{suffix_of(x.dtype)}", blocks, threads, args)
+    args = (x, gain, shift, *plan.size, np.float64(eps), plan.by_block, *moments, *fixed, *moved, y, *kept)
+    loader.launch("channel_norm", plan.normalize, plan.blocks, plan.threads, args)
     return y, Statistics(*kept, fixed=moments[2] is None)
 
 
@@ -164,60 +159,87 @@ def channel_gradients(
     Args:
         grad, x: Rows of channels, contiguous and not empty.
     """
-    loader, size = loader_for(x), _shape(x, segments)
-    xp, suffix, parts = array_module(x), suffix_of(x.dtype), int(size.parts)
-    blocks, threads = _launch(loader, x, segments, size)
+    loader = loader_for(x)
+    plan = _planned(loader, segments, x.dtype)
+    blocks = plan.blocks
     by_channel = dgain is not None or dshift is not None
     statistics = (found.mean, found.rest, found.rstd)
     totals = weighted = None
     if by_channel or not found.fixed:
-        sums = xp.empty((2, segments.number * segments.channels * parts), found.mean.dtype)
+        sums = array_module(x).empty((2, plan.numbers), found.mean.dtype)
         totals, weighted = sums[0], sums[1]
-        name = f"channel_norm_sums_{suffix}"
-        loader.launch("channel_norm", name, blocks, threads, (grad, x, *size, *statistics, totals, weighted))
+        sums_of = (grad, x, *plan.size, *statistics, totals, weighted)
+        loader.launch("channel_norm", plan.sums, blocks, plan.threads, sums_of)
     if dx is None:
         blocks = 0
     if by_channel:
         blocks += segments.channels
-    long_columns = np.int32(segments.number * parts > _LONGEST_OF_A_WARP)
-    options = (np.int32(found.fixed), _by_block(segments, parts), long_columns)
-    args = (grad, x, gain, *size, *statistics, *options, totals, weighted, dx, dgain, dshift)
     if blocks:
-        blocks = min(blocks, loader.max_blocks)
-        loader.launch("channel_norm", f"channel_norm_gradients_{suffix}", blocks, threads, args)
+        options = (int32(found.fixed), plan.by_block, plan.long_columns)
+        args = (grad, x, gain, *plan.size, *statistics, *options, totals, weighted, dx, dgain, dshift)
+        loader.launch("channel_norm", plan.gradients, min(blocks, loader.max_blocks), plan.threads, args)
 
 
 # ------------------------------------------------------------------------------------------------- shapes of launches
 
 
+class _Plan(NamedTuple):
+    """What is launched for rows of one form and dtype.
+
+    Attributes:
+        moments, normalize, sums, gradients: The kernels.
+        size: How the rows are shared out.
+        blocks, threads: Of a launch.
+        wide: The dtype in which kernels compute.
+        numbers: How many a kernel leaves of one kind, one for each part and channel.
+        statistics: The shape of means.
+        by_block, long_columns: Whether a whole block merges the numbers of a group, and those of a channel.
+    """
+
+    moments: str
+    normalize: str
+    sums: str
+    gradients: str
+    size: Size
+    blocks: int
+    threads: int
+    wide: np.dtype[Any]
+    numbers: int
+    statistics: tuple[int, int]
+    by_block: np.int32
+    long_columns: np.int32
+
+
 @functools.lru_cache(maxsize=256)
-def _plan(segments: Segments, tiles: int) -> Size:
+def _planned(loader: KernelLoader, segments: Segments, dtype: np.dtype[Any]) -> _Plan:
+    number, length, channels, groups = segments
+    tiles = -(-channels * dtype.itemsize // _TILE_BYTES)
+    parts, height = _parts(segments, tiles)
+    moments, normalize, sums, gradients = (
+        f"channel_norm_{kind}_{suffix_of(dtype)}" for kind in ("moments", "normalize", "sums", "gradients")
+    )
+    small = np.int32(number), np.int32(channels), np.int32(groups), np.int32(parts)
+    return _Plan(
+        moments,
+        normalize,
+        sums,
+        gradients,
+        size=Size(*small, np.int64(length), np.int64(height)),
+        blocks=min(number * parts * tiles, loader.max_blocks),
+        threads=min(loader.threads, _THREADS),
+        wide=compute_dtype(dtype),
+        numbers=number * channels * parts,
+        statistics=(number, groups),
+        by_block=np.int32(parts * (channels // groups) > _LONGEST_OF_A_WARP),
+        long_columns=np.int32(number * parts > _LONGEST_OF_A_WARP),
+    )
+
+
+def _parts(segments: Segments, tiles: int) -> tuple[int, int]:
     """How many parts a segment is cut into, and how high they are."""
     wanted = min(_MOST_PARTS, max(1, _BLOCKS // (tiles * segments.number)))
     height = max(_LEAST_ROWS, -(-segments.length // wanted))
-    if segments.number * -(-segments.length // height) * tiles >= 2**31 - _MOST_BLOCKS:
+    parts = -(-segments.length // height)
+    if segments.number * parts * tiles >= 2**31 - _MOST_BLOCKS:
         raise ShapeError(f"norm: expected fewer rows and channels than fill 2^31 blocks, got {segments}")
-    small = (segments.number, segments.channels, segments.groups, -(-segments.length // height))
-    number, channels, groups, parts = map(np.int32, small)
-    return Size(number, channels, groups, parts, np.int64(segments.length), np.int64(height))
-
-
-def _tiles(x: Array, segments: Segments) -> int:
-    return -(-segments.channels * int(x.itemsize) // _TILE_BYTES)
-
-
-def _shape(x: Array, segments: Segments) -> Size:
-    """The arguments that say how the rows of x are shared out."""
-    return _plan(segments, _tiles(x, segments))
-
-
-def _launch(loader: KernelLoader, x: Array, segments: Segments, size: Size) -> tuple[int, int]:
-    """Blocks, and threads of one."""
-    work = segments.number * int(size.parts) * _tiles(x, segments)
-    return min(work, loader.max_blocks), min(loader.threads, _THREADS)
-
-
-def _by_block(segments: Segments, parts: int) -> np.int32:
-    """Whether a whole block merges the numbers of a group."""
-    many: np.int32 = np.int32(parts * (segments.channels // segments.groups) > _LONGEST_OF_A_WARP)
-    return many
+    return parts, height

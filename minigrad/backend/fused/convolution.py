@@ -21,7 +21,7 @@ from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, accumulator_dtype
 from minigrad.backend.fused.bias import add_bias
 from minigrad.backend.gemm import bmm
-from minigrad.backend.kernels import loader_for, suffix_of
+from minigrad.backend.kernels import launch_of, loader_for
 from minigrad.backend.memory import contiguous
 
 _VECTOR_BYTES = 16  # that a thread moves at a time, where memory allows it
@@ -110,6 +110,7 @@ class Tiling:
     def __init__(self, lengths: Lengths, dtype: np.dtype[Any], bounds: Bounds) -> None:
         self.lengths, self.dtype, self._bounds = lengths, dtype, bounds
         (channels, height, width), (outputs, out_height, out_width) = lengths.inside, lengths.outside
+        self.is_pointwise, self.is_turned = lengths.is_pointwise, lengths.is_turned
         self.inside = channels // lengths.groups
         self.out_shape = (lengths.batch, out_height, out_width, outputs)
         self.in_shape = (lengths.batch, height, width, channels)
@@ -118,7 +119,6 @@ class Tiling:
         pairs = (*lengths.kernel, *lengths.stride, *lengths.dilation, *lengths.before)
         self.scalars = tuple(map(np.int32, (*numbers, *pairs)))
         self.outputs = np.int64(outputs)
-        self.names = [f"convolution_{part}_{suffix_of(dtype)}" for part in ("columns", "pixels", "weight")]
         self.piece = self._rows_of_piece()
         step = self._rows_at_once()
         self.parts = self._cut(step)
@@ -214,7 +214,7 @@ def input_gradient(
     tiling, xp = tiling_of(lengths, grad.dtype), array_module(grad)
     pixels = xp.empty(tiling.in_shape, grad.dtype)
     kernel = _turned(weight, tiling) if taps is None else taps
-    if lengths.is_pointwise:
+    if tiling.is_pointwise:
         rows, out = grad.reshape(-1, grad.shape[3]), pixels.reshape(-1, pixels.shape[3])
         bmm(_by_group(rows, lengths), kernel, _by_group(out, lengths))
         if bias is not None:
@@ -277,7 +277,7 @@ def _unfolded(
 ) -> Iterator[tuple[slice, Array, Array | None]]:
     """The rows of each part, their columns, (R, C · taps), and the weight in the order of those."""
     lengths = tiling.lengths
-    if lengths.is_pointwise and parts:
+    if tiling.is_pointwise and parts:
         taps = None if weight is None else _as_taps(weight, tiling)
         columns = contiguous(x.transpose(0, 2, 3, 1)).reshape(lengths.rows, lengths.row)
         yield slice(0, lengths.rows), columns, taps
@@ -303,13 +303,13 @@ def gather(
     xp, loader = array_module(images), loader_for(images)
     columns = xp.empty(part.shape, tiling.dtype)
     turned = lying = None
-    if weight is not None and tiling.lengths.is_turned:
+    if weight is not None and tiling.is_turned:
         turned, lying = xp.empty(weight.shape, tiling.dtype), contiguous(weight)
     args = (
         *(*tiling.scalars, images, _YES if planes else _NO),
         *(part.first, part.length, part.narrow, columns, lying, tiling.outputs, turned),
     )
-    loader.launch("convolution", tiling.names[0], loader.blocks(part.threads), loader.threads, args)
+    loader.launch(*launch_of(loader, "convolution", "convolution_columns", tiling.dtype, part.threads), args)
     if weight is None:
         return columns, None
     return columns, _as_taps(weight if turned is None else turned, tiling)
@@ -317,7 +317,7 @@ def gather(
 
 def _turned(weight: Array, tiling: Tiling) -> Array:
     """A weight in the order of columns; its own memory where it lies so."""
-    return _as_taps(contiguous(weight.transpose(0, 2, 3, 1)) if tiling.lengths.is_turned else weight, tiling)
+    return _as_taps(contiguous(weight.transpose(0, 2, 3, 1)) if tiling.is_turned else weight, tiling)
 
 
 def _as_taps(weight: Array, tiling: Tiling) -> Array:
@@ -348,7 +348,8 @@ def spread(columns: Array, bias: Array | None, pixels: Array, tiling: Tiling) ->
         loader = loader_for(columns)
         shift = None if bias is None else contiguous(bias)
         args = (*tiling.scalars, columns, shift, np.int64(len(pixels)), tiling.is_narrow(pixels.size), pixels)
-        loader.launch("convolution", tiling.names[1], loader.blocks(tiling.threads(pixels.size)), loader.threads, args)
+        threads = tiling.threads(pixels.size)
+        loader.launch(*launch_of(loader, "convolution", "convolution_pixels", tiling.dtype, threads), args)
 
 
 # -------------------------------------------------------------------------------------------------- weight gradient
@@ -401,5 +402,5 @@ class WeightSums:
         """Sum the places in use, in their order: into total, turned to the order of the weight, or into the first."""
         tiling, loader = self._plan, loader_for(self._parts)
         counts = (np.int32(self._used), tiling.outputs, np.int32(tiling.inside), np.int32(tiling.lengths.taps))
-        blocks = loader.blocks(self._parts[0].size)
-        loader.launch("convolution", tiling.names[2], blocks, loader.threads, (self._parts, *counts, total))
+        launch = launch_of(loader, "convolution", "convolution_weight", tiling.dtype, self._parts[0].size)
+        loader.launch(*launch, (self._parts, *counts, total))

@@ -12,8 +12,8 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import arrivals, compute_dtype, matrix_shape, row_blocks
-from minigrad.backend.kernels import loader_for, suffix_of
+from minigrad.backend.fused.rows import arrivals, row_launch
+from minigrad.backend.kernels import int64, loader_for
 
 
 class LabelledRows(NamedTuple):
@@ -41,7 +41,7 @@ class LabelledRows(NamedTuple):
     divisor: Array | None
 
 
-_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+_REDUCTIONS = {"none": np.int32(0), "mean": np.int32(1), "sum": np.int32(2)}
 
 
 def row_losses(
@@ -60,19 +60,18 @@ def row_losses(
         found: Where a label that is no class is kept, see `minigrad.backend.flags`.
     """
     loader = loader_for(x)
-    xp, dtype, count = array_module(x), compute_dtype(x.dtype), x.shape[0]
+    plan = row_launch(loader, "cross_entropy", "cross_entropy_forward", x.shape, x.dtype)
+    xp, dtype, count = array_module(x), plan.wide, x.shape[0]
     losses, largest = xp.empty(count, dtype), xp.empty(count, dtype)
     totals, factors = xp.empty(count, dtype), xp.empty(count, dtype)
     mass = xp.empty((), dtype) if weight is not None and smoothing else None
     result = None if reduction == "none" else xp.empty((), x.dtype)
     divisor = xp.empty((), dtype) if reduction == "mean" else None
     if count or result is not None:
-        blocks, by_block = row_blocks(loader, x)
-        shape = (np.int64(count), np.int64(x.shape[1]))
-        options = (np.int64(ignore_index), np.float64(smoothing), by_block)
-        end = (np.int32(_REDUCTIONS[reduction]), None if result is None else arrivals(x), result, divisor)
-        args = (x, labels, weight, *shape, *options, losses, largest, totals, factors, mass, found, *end)
-        loader.launch("cross_entropy", f"cross_entropy_forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        options = (int64(ignore_index), np.float64(smoothing), plan.by_block)
+        end = (_REDUCTIONS[reduction], None if result is None else arrivals(x), result, divisor)
+        args = (x, labels, weight, *plan.shape, *options, losses, largest, totals, factors, mass, found, *end)
+        loader.launch(*plan.launch, args)
     rows = LabelledRows(x, labels, weight, mass, ignore_index, smoothing, largest, totals, factors, divisor)
     return losses if result is None else result, rows
 
@@ -86,12 +85,10 @@ def row_gradients(rows: LabelledRows, grad: Array) -> Array:
     """
     loader = loader_for(grad)
     dx = array_module(grad).empty_like(rows.x)
-    blocks, by_block = row_blocks(loader, dx)
     found = (rows.mass, rows.largest, rows.totals, rows.factors)
-    given = (grad, np.int64(1 if grad.ndim else 0), rows.divisor)
-    shape = matrix_shape(dx)
-    options = (np.int64(rows.ignore_index), np.float64(rows.smoothing), by_block)
+    given = (grad, int64(1 if grad.ndim else 0), rows.divisor)
     if dx.size:
-        args = (rows.x, rows.labels, rows.weight, *found, *given, *shape, *options, dx)
-        loader.launch("cross_entropy", f"cross_entropy_backward_{suffix_of(dx.dtype)}", blocks, loader.threads, args)
+        plan = row_launch(loader, "cross_entropy", "cross_entropy_backward", dx.shape, dx.dtype)
+        options = (int64(rows.ignore_index), np.float64(rows.smoothing), plan.by_block)
+        loader.launch(*plan.launch, (rows.x, rows.labels, rows.weight, *found, *given, *plan.shape, *options, dx))
     return dx

@@ -13,7 +13,7 @@ import numpy as np
 from minigrad.backend.capturing import Capture, current_capture, refuse_in_capture
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import loader_for, suffix_of
+from minigrad.backend.kernels import int32, int64, launch_of, loader_for
 from minigrad.backend.memory import contiguous
 from minigrad.backend.order import lies_like
 from minigrad.backend.random import current_streams, noise_generator
@@ -28,8 +28,9 @@ _ELEMENTS_PER_BLOCK = WORDS_PER_BLOCK * ELEMENTS_PER_WORD
 class PhiloxPosition(NamedTuple):
     """Where a generator stands, as kernels take it: eleven scalars.
 
-    words: The counter of the last block drawn (4), the key (2), and that block (4). waiting: how many of the block's
-    last words are still to be used. live: where a captured step finds the place of its generator, so many words before.
+    words: The counter of the last block drawn (4), the key (2), and that block (4), zeros where none of it is waiting.
+    waiting: how many of the block's last words are still to be used. live: where a captured step finds the place of
+    its generator, so many words before.
     """
 
     words: tuple[np.uint64, ...]
@@ -56,14 +57,14 @@ def take_words(rng: np.random.Generator, count: int) -> PhiloxPosition | None:
     if not isinstance(bits, np.random.Philox):
         return None
     state: Any = bits.state
-    counter, position = state["state"]["counter"], _position(state)
+    position = _position(state)
     beyond = count - WORDS_PER_BLOCK + state["buffer_pos"]  # words of blocks not yet drawn
     if beyond <= 0:
         state["buffer_pos"] += count
         bits.state = state
         return position
-    blocks = -(-beyond // WORDS_PER_BLOCK)
-    lowest = int(counter[0]) + blocks - 1
+    blocks, counter = -(-beyond // WORDS_PER_BLOCK), state["state"]["counter"]
+    lowest = int(position.words[0]) + blocks - 1
     if lowest < 2**64:
         counter[0] = lowest
     else:
@@ -81,8 +82,14 @@ def position_of(rng: np.random.Generator) -> PhiloxPosition:
 
 
 def _position(state: Any) -> PhiloxPosition:
-    words = (*state["state"]["counter"], *state["state"]["key"], *state["buffer"])  # of arrays of uint64
-    return PhiloxPosition(words, np.int32(WORDS_PER_BLOCK - state["buffer_pos"]))
+    counter, key = state["state"]["counter"], state["state"]["key"]  # arrays of uint64, slow to iterate over
+    waiting = WORDS_PER_BLOCK - state["buffer_pos"]
+    block = state["buffer"] if waiting else _NO_BLOCK
+    words = (counter[0], counter[1], counter[2], counter[3], key[0], key[1], *block)
+    return PhiloxPosition(words, int32(waiting))
+
+
+_NO_BLOCK = (np.uint64(0),) * WORDS_PER_BLOCK
 
 
 def drop(
@@ -101,9 +108,9 @@ def drop(
     out = array_module(x).empty_like(x) if out is None else out
     if x.size:
         options = (np.uint32(threshold), np.float64(scale))
-        args = (x, out, np.int64(x.size), *position.words, position.waiting, position.live, position.words_on, *options)
-        blocks = loader.blocks(1 + -(-x.size // _ELEMENTS_PER_BLOCK))
-        loader.launch("dropout", f"dropout_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        args = (x, out, int64(x.size), *position.words, position.waiting, position.live, position.words_on, *options)
+        launch = launch_of(loader, "dropout", "dropout", x.dtype, 1 + -(-x.size // _ELEMENTS_PER_BLOCK))
+        loader.launch(*launch, args)
     return lies_like(given, out)
 
 

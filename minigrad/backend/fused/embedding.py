@@ -6,7 +6,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import loader_for, suffix_of
+from minigrad.backend.kernels import int64, launch_of, loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
 _WARP = 32
@@ -27,9 +27,9 @@ def pick_rows(table: Array, index: Array, found: Array | None) -> Array:
     loader, (length, width) = loader_for(table), table.shape
     out = array_module(table).empty((*index.shape, width), table.dtype)
     if out.size:
-        blocks = loader.blocks(names.size * _WARP)
-        args = (table, names, np.int64(names.size), np.int64(length), np.int64(width), found, out)
-        loader.launch("embedding", f"embedding_pick_{suffix_of(table.dtype)}", blocks, loader.threads, args)
+        launch = launch_of(loader, "embedding", "embedding_pick", table.dtype, names.size * _WARP)
+        args = (table, names, int64(names.size), int64(length), int64(width), found, out)
+        loader.launch(*launch, args)
     return out
 
 
@@ -57,7 +57,7 @@ def sum_rows(
         order = names.argsort()
         out[...] = 0
     if out.size:
-        shape = (np.int64(names.size), np.int64(length), np.int64(width))
+        shape = (int64(names.size), int64(length), int64(width))
         args = (rows, names, order, *shape, _NONE if skipped is None else np.int64(skipped), out)
         name = f"embedding_sum_{suffix_of(rows.dtype)}"
         loader.launch("embedding", name, max(1, min(work, loader.max_blocks)), loader.threads, args)

@@ -6,7 +6,7 @@ import numpy as np
 
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
-from minigrad.backend.fused.rows import compute_dtype, matrix_shape, row_blocks
+from minigrad.backend.fused.rows import matrix_shape, row_launch
 from minigrad.backend.kernels import loader_for, suffix_of
 from minigrad.backend.memory import contiguous
 
@@ -30,13 +30,13 @@ def normalize_rows(
     """
     loader = loader_for(x)
     x, gain, shift = contiguous(x), _vector(gain), _vector(shift)
-    xp, dtype = array_module(x), compute_dtype(x.dtype)
-    y, rstd = xp.empty_like(x), xp.empty(len(x), dtype)
-    mean = xp.empty(len(x), dtype) if centered else None
+    plan = row_launch(loader, "layer_norm", "layer_norm_forward", x.shape, x.dtype)
+    xp, count = array_module(x), x.shape[0]
+    y, rstd = xp.empty_like(x), xp.empty(count, plan.wide)
+    mean = xp.empty(count, plan.wide) if centered else None
     if x.size:
-        blocks, by_block = row_blocks(loader, x)
-        args = (x, gain, shift, *matrix_shape(x), np.float64(eps), by_block, y, mean, rstd)
-        loader.launch("layer_norm", f"layer_norm_forward_{suffix_of(x.dtype)}", blocks, loader.threads, args)
+        args = (x, gain, shift, *plan.shape, np.float64(eps), plan.by_block, y, mean, rstd)
+        loader.launch(*plan.launch, args)
     return y, mean, rstd
 
 

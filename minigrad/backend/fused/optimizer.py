@@ -14,7 +14,7 @@ import numpy as np
 
 from minigrad.backend.device import Device
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import KernelLoader, kernels_for, loader_for, suffix_of
+from minigrad.backend.kernels import KernelLoader, int32, int64, kernels_for, launch_of, loader_for
 
 LOSS_SCALE, GOOD_STEPS, SKIP, SKIPPED_STEPS, FACTOR = range(5)
 
@@ -95,8 +95,8 @@ def sgd_(
         clock: float64 (2,): the step and lr where they lie in device memory, which a graph reads again in each launch.
     """
     numbers = map(np.float64, (lr, momentum, 1 - dampening, weight_decay))
-    switches = np.int32(nesterov), np.int32(maximize), np.int64(step)
-    args = (param, master, grad, momentum_buffer, np.int64(param.size), *numbers, *switches, control, clock)
+    switches = int32(nesterov), int32(maximize), np.int64(step)
+    args = (param, master, grad, momentum_buffer, int64(param.size), *numbers, *switches, control, clock)
     _launch("sgd", param, args)
 
 
@@ -128,9 +128,9 @@ def adam_(
     root = math.sqrt(1 - beta2**step)
     rates = (lr * root / (1 - beta1**step), eps * root)
     numbers = map(np.float64, (*rates, lr, beta1, beta2, eps, weight_decay))
-    switches = np.int32(decoupled_weight_decay), np.int32(maximize), np.int64(step)
+    switches = int32(decoupled_weight_decay), int32(maximize), np.int64(step)
     state = exp_avg, exp_avg_sq, max_exp_avg_sq
-    args = (param, master, grad, *state, np.int64(param.size), *numbers, *switches, control, clock)
+    args = (param, master, grad, *state, int64(param.size), *numbers, *switches, control, clock)
     _launch("adam", param, args)
 
 
@@ -144,5 +144,4 @@ def _launch(name: str, param: Array, args: tuple[Any, ...]) -> None:
     loader: KernelLoader | None = kernels_for(param)
     assert loader is not None, f"{name}_ is called where kernels_for(param) finds some"
     if param.size:
-        blocks = loader.blocks(-(-param.size // _VECTOR))
-        loader.launch("optimizer", f"{name}_{suffix_of(param.dtype)}", blocks, loader.threads, args)
+        loader.launch(*launch_of(loader, "optimizer", name, param.dtype, -(-param.size // _VECTOR)), args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array
 from minigrad.backend.fused.bias import mean_of_groups
-from minigrad.backend.kernels import KernelLoader, kernels_for, suffix_of
+from minigrad.backend.kernels import KernelLoader, int32, int64, kernels_for, launch_of
 from minigrad.backend.memory import contiguous
 
 _MOST_TAPS = 255  # whose numbers are bytes; another number stands for none
@@ -82,21 +83,29 @@ def _of(winners: Array) -> str:
     return "" if winners.dtype.itemsize == 1 else "_wide"
 
 
-def _all_lengths(x: Array, axes: Axes) -> list[object]:
-    return [*(np.int32(n) for axis in axes for n in axis), np.int32(x.shape[3]), np.int64(x.shape[0])]
+def _all_lengths(x: Array, axes: Axes) -> tuple[object, ...]:
+    return *_windows(axes), int32(x.shape[3]), int64(x.shape[0])
 
 
-def _mean_lengths(x: Array, axes: Axes, counts_padding: bool) -> list[object]:
-    given = [np.int32(n) for axis in axes for n in (*axis[:4], axis.before)]
-    return [*given, np.int32(counts_padding), np.int32(x.shape[3]), np.int64(x.shape[0])]
+def _mean_lengths(x: Array, axes: Axes, counts_padding: bool) -> tuple[object, ...]:
+    return *_windows_of_means(axes), int32(counts_padding), int32(x.shape[3]), int64(x.shape[0])
+
+
+@functools.lru_cache(maxsize=256)
+def _windows(axes: Axes) -> tuple[np.int32, ...]:
+    return tuple([np.int32(n) for axis in axes for n in axis])
+
+
+@functools.lru_cache(maxsize=256)
+def _windows_of_means(axes: Axes) -> tuple[np.int32, ...]:
+    return tuple([np.int32(n) for axis in axes for n in (*axis[:4], axis.before)])
 
 
 def _launch(
-    name: str, before: tuple[Array, ...], lengths: list[object], after: tuple[Array, ...], out: Array
+    name: str, before: tuple[Array, ...], lengths: tuple[object, ...], after: tuple[Array, ...], out: Array
 ) -> None:
     loader = kernels_for(out)
     assert isinstance(loader, KernelLoader)
     if out.size:
-        blocks = loader.blocks(-(-out.size // _IN_A_TURN))
-        args = (*before, *lengths, *after)
-        loader.launch("pool", f"pool_{name}_{suffix_of(out.dtype)}", blocks, loader.threads, args)
+        launch = launch_of(loader, "pool", f"pool_{name}", out.dtype, -(-out.size // _IN_A_TURN))
+        loader.launch(*launch, (*before, *lengths, *after))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minigrad.backend.device import Device, Place, place_of
 from minigrad.backend.dtypes import Array
-from minigrad.backend.kernels import KernelLoader
+from minigrad.backend.kernels import KernelLoader, int64, suffix_of
 
 _LONGEST_OF_A_WARP = 1024  # elements of a row that one warp takes; a whole block takes a longer one
 _WARP = 32
@@ -22,15 +24,33 @@ def compute_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
 
 def matrix_shape(rows: Array) -> tuple[np.int64, np.int64]:
     """The lengths of an array of rows, as kernels take them."""
-    return np.int64(rows.shape[0]), np.int64(rows.shape[1])
+    return int64(rows.shape[0]), int64(rows.shape[1])
 
 
-def row_blocks(loader: KernelLoader, rows: Array) -> tuple[int, np.int32]:
-    """The blocks for an array of rows, and whether a whole block takes a row."""
-    count, length = rows.shape
-    if length > _LONGEST_OF_A_WARP:
-        return max(1, min(count, loader.max_blocks)), np.int32(1)
-    return loader.blocks(count * _WARP), np.int32(0)
+class RowLaunch(NamedTuple):
+    """How a kernel that works on rows is launched.
+
+    Attributes:
+        launch: File, kernel, blocks and threads.
+        shape: The number of rows and their length, as kernels take them.
+        by_block: Whether a whole block takes a row.
+        wide: The dtype in which it computes.
+    """
+
+    launch: tuple[str, str, int, int]
+    shape: tuple[np.int64, np.int64]
+    by_block: np.int32
+    wide: np.dtype[Any]
+
+
+@functools.lru_cache(maxsize=1024)
+def row_launch(loader: KernelLoader, file: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RowLaunch:
+    """The launch of a kernel for an array of this shape and dtype, whose last axis is a row: found once."""
+    *others, length = shape
+    count, whole = math.prod(others), length > _LONGEST_OF_A_WARP
+    blocks = max(1, min(count, loader.max_blocks)) if whole else loader.blocks(count * _WARP)
+    launch = (file, f"{name}_{suffix_of(dtype)}", blocks, loader.threads)
+    return RowLaunch(launch, (np.int64(count), np.int64(length)), np.int32(whole), compute_dtype(dtype))
 
 
 def arrivals(like: Array) -> Array:
