@@ -1,8 +1,9 @@
 """What the host spends on a fused operation before its kernel is launched: `python -m tests.benchmarks.overhead`.
 
 No GPU is needed: arrays are names of memory that is not there, allocations and launches return at once. What is left
-is the framework's own time from the public call to the launch, and from there to the result: CuPy's and the driver's
-come on top, about 5 µs a launch and 1 µs an allocation. Medians over calls, of the least disturbed of several rounds.
+is the framework's own time from the public call to its first and its last launch, and to the result: CuPy's and the
+driver's come on top, about 5 µs a launch and 1 µs an allocation. Medians over calls, of the least disturbed of several
+rounds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from unittest import mock
 import numpy as np
 
 import minigrad
+from minigrad import nn, optim
 from minigrad.backend import device
 from minigrad.backend.cublas import Cublas, using_cublas
 from minigrad.backend.kernels import KernelLoader, using_kernels
@@ -67,8 +69,8 @@ class LightArray:
         return self._views["T"]
 
     def swapaxes(self, first: int, second: int) -> LightArray:
-        """A matrix turned."""
-        return self.T
+        """Matrices turned."""
+        return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
 
     def transpose(self, *axes: int) -> LightArray:
         """The same memory with its axes in another order."""
@@ -124,6 +126,7 @@ MODULE: Any = SimpleNamespace(
     zeros=empty,
     empty_like=empty_like,
     maximum=lambda x, y, out: out,
+    ascontiguousarray=lambda x: x,
     ndarray=LightArray,
     cuda=SimpleNamespace(
         Device=LightDevice,
@@ -147,26 +150,31 @@ class Clock(KernelLoader):
 
 
 class ClockCublas(Cublas):
-    """Products that do nothing."""
+    """Products that do nothing but look at the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._at = clock.at
 
     def multiply(self, *args: Any) -> None:
-        """Nothing."""
+        """Look at the clock."""
+        self._at.append(time.perf_counter_ns())
 
 
-def measured(clock: Clock, call: Callable[[], Any]) -> tuple[float, float, float]:
-    """µs from the call to the first launch and to the result, and how many launches there were."""
+def measured(clock: Clock, call: Callable[[], Any]) -> tuple[float, float, float, int]:
+    """µs from the call to the first and to the last launch and to the result, and how many launches there were."""
     rounds = []
     for _ in range(ROUNDS):
-        to_launch, whole, launches = [], [], 0
+        times: tuple[list[int], ...] = ([], [], [])
         for _ in range(CALLS):
             clock.at.clear()
             begin = time.perf_counter_ns()
             call()
             end = time.perf_counter_ns()
-            to_launch.append((clock.at[0] if clock.at else end) - begin)
-            whole.append(end - begin)
-            launches = len(clock.at)
-        rounds.append((statistics.median(to_launch) / 1e3, statistics.median(whole) / 1e3, launches))
+            for times_of_one, at in zip(times, (clock.at[0], clock.at[-1], end)):
+                times_of_one.append(at - begin)
+        first, last, whole = (statistics.median(times_of_one) / 1e3 for times_of_one in times)
+        rounds.append((first, last, whole, len(clock.at)))
     return min(rounds)
 
 
@@ -179,7 +187,10 @@ def operations() -> dict[str, Callable[[], Any]]:
 
     x, vector, matrix = tensor(64, 128), tensor(128), tensor(128, 128)
     labels = minigrad.Tensor(LightArray((64,), int64))
-    images, kernels = tensor(8, 16, 8, 8), tensor(16, 16, 3, 3)
+    images, kernels, channels = tensor(8, 16, 8, 8), tensor(16, 16, 3, 3), tensor(16)
+    mean, variance = (minigrad.Tensor(LightArray((16,), float32)) for _ in range(2))
+    tokens = minigrad.Tensor(LightArray((8, 16), int64))
+    heads = tensor(4, 2, 16, 32)
     return {
         "layer_norm": lambda: F.layer_norm(x, (128,), vector, vector),
         "dropout": lambda: F.dropout(x, 0.1),
@@ -187,7 +198,27 @@ def operations() -> dict[str, Callable[[], Any]]:
         "relu": lambda: F.relu(x),
         "linear": lambda: F.linear(x, matrix, vector),
         "conv2d": lambda: F.conv2d(images, kernels, padding=1),
+        "batch_norm": lambda: F.batch_norm(images, mean, variance, channels, channels, training=True),
+        "group_norm": lambda: F.group_norm(images, 4, channels, channels),
+        "softmax": lambda: F.softmax(x, -1),
+        "gelu": lambda: F.gelu(x),
+        "embedding": lambda: F.embedding(tokens, matrix),
+        "attention": lambda: F.scaled_dot_product_attention(heads, heads, heads, is_causal=True),
+        "max_pool2d": lambda: F.max_pool2d(images, 2),
+        "avg_pool2d": lambda: F.avg_pool2d(images, 2),
+        **{f"{make.__name__}.step": stepping(make) for make in (optim.SGD, optim.Adam)},
     }
+
+
+def stepping(make: Callable[..., Any]) -> Callable[[], Any]:
+    """Steps of an optimizer of one group, whose memory on the host is taken for that of the GPU."""
+    parameter = nn.Parameter(np.zeros((128, 128), np.float32))
+    optimizer = make([parameter], lr=0.1)
+    (part,) = optimizer.parts[0]
+    parameter.grad = minigrad.zeros(128, 128)
+    buffer, flat = part.buffer, LightArray(parameter.data.reshape(-1).shape, parameter.data.dtype)
+    buffer.data = buffer.grad = flat
+    return optimizer.step
 
 
 @contextlib.contextmanager
@@ -196,7 +227,7 @@ def light_gpu() -> Iterator[Clock]:
     clock = Clock()
     modules = {"cupy": MODULE}
     with mock.patch.dict(sys.modules, modules), mock.patch.dict(device._MODULES, {LightArray: MODULE}):
-        with using_kernels(clock), using_cublas(ClockCublas()):
+        with using_kernels(clock), using_cublas(ClockCublas(clock)):
             yield clock
 
 
@@ -210,10 +241,10 @@ def main() -> None:
         if options.profile:
             profile(calls[options.profile])
             return
-        print(f"{'µs':16}{'to launch':>10}{'after it':>10}{'launches':>10}")
+        print(f"{'µs':16}{'first launch':>14}{'last launch':>14}{'result':>10}{'launches':>10}")
         for name, call in calls.items():
-            to_launch, whole, launches = measured(clock, call)
-            print(f"{name:16}{to_launch:10.1f}{whole - to_launch:10.1f}{launches:10}")
+            first, last, whole, launches = measured(clock, call)
+            print(f"{name:16}{first:14.1f}{last:14.1f}{whole:10.1f}{launches:10}")
 
 
 def profile(call: Callable[[], Any]) -> None:

@@ -7,7 +7,11 @@ import pytest
 from minigrad.backend.flags import forget_found
 from tests.benchmarks.overhead import light_gpu, operations
 
-MOST_CALLS = {"layer_norm": 55, "dropout": 36, "cross_entropy": 52, "relu": 24, "linear": 38, "conv2d": 48}
+MOST_CALLS = {
+    "layer_norm": 26, "dropout": 28, "cross_entropy": 29, "relu": 19, "linear": 18, "conv2d": 23, "batch_norm": 34,
+    "group_norm": 26, "softmax": 27, "gelu": 23, "embedding": 32, "attention": 40, "max_pool2d": 25, "avg_pool2d": 27,
+    "SGD.step": 45, "Adam.step": 50,
+}
 
 
 def calls_until_launch(call, clock):
@@ -38,7 +42,7 @@ def clock():
 @pytest.mark.parametrize("name", MOST_CALLS)
 def test_few_calls_are_made_before_the_launch(clock, name):
     found = calls_until_launch(operations()[name], clock)
-    assert len(clock.at) == 1
+    assert clock.at
     assert found <= MOST_CALLS[name]
 
 
