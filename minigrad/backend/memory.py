@@ -104,10 +104,10 @@ def same_part(view: Array, whole: Array, other: Array) -> Array:
 def keep_freed_memory() -> bool:
     """Let this process keep freed memory for the next allocation, instead of handing it back to the system.
 
-    A training step frees and allocates the same large arrays again and again; each time the system has to map them
-    page by page. Keeping them takes a quarter to a third off the step of a small convolutional network on a CPU, and
-    costs what the largest step had in use. It holds for the whole process, which is why nothing calls it unasked:
-    `Trainer.start` takes keep_memory=True, and the launcher --keep-memory, for every rank.
+    A step frees and allocates the same large arrays again and again; each time the system has to map them page by
+    page. For those who train with an optimizer, `workspace` keeps most of them; for evaluation, and for operations
+    that do not ask it, this does. It costs what the largest step had in use, and holds for the whole process, which is
+    why nothing calls it unasked: `Trainer.start` takes keep_memory=True, and the launcher --keep-memory, for all ranks.
 
     Returns:
         Whether the C library could do it: glibc can, others can't.
