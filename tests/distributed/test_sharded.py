@@ -24,7 +24,9 @@ from minigrad.errors import (
 )
 from minigrad.optim import LAMB, SGD, Adagrad, Adam, AdamW, GradScaler, Muon, RMSprop, clip_grad_norm_, lr_scheduler
 from minigrad.testing.schedules import schedules
-from tests.distributed.worlds import run_nccl, run_ranks
+from tests.capture import models as capture
+from tests.capture.test_ranks import on_ranks
+from tests.distributed.worlds import run_ranks
 
 STEPS = 20
 OPTIMIZERS = {
@@ -87,10 +89,6 @@ def plain_state(optimizer):
         for i, entry in saved["state"].items()
     }
     return state, saved["param_groups"]
-
-
-def steps_of(optimizer):
-    return [entry["step"] for entry in optimizer.state_dict()["state"].values()]
 
 
 # ------------------------------------------------------------------------------------------------------------- the bits
@@ -196,25 +194,37 @@ def test_on_processes_and_by_nccl(kind):
     assert run_ranks(kind, body, 3) == [True] * 3
 
 
-def test_on_a_gpu_that_decides_itself_whether_a_step_counts(cuda):
+def test_captured_on_gpus_that_decide_themselves_whether_a_step_counts(cuda):
     def body(comm, sharded):
-        ddp, optimizer = make_both(comm, OPTIMIZERS["adam"], sharded, lambda: small_net().to(comm.device))
-        scaler = GradScaler()
-        for step in range(3):
-            loss = ddp(Tensor(np.full((2 + comm.rank, 5), 0.1, np.float32)).to(comm.device)).square().mean()
-            if step == 1:
-                loss = loss + ddp.module[-1].bias.sum() * float("inf")
+        ddp = DDP(small_net().to(comm.device), comm, bucket_cap_bytes=200)
+        optimizer = OPTIMIZERS["adam"](ddp.parameters())
+        if sharded:
+            optimizer = ShardedOptimizer(optimizer, ddp, caps=[None, 44])  # the last bucket is not cut evenly
+            owned = optimizer.shards.ownership
+            assert {owned.is_even(bucket) for bucket in range(len(owned.sizes))} == {True, False}
+        scaler = GradScaler(growth_interval=2)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = ddp(x[:, 1:]).square().mean() + ddp.module[-1].bias.sum() * x[0, 0]
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
-            if sharded and step != 1:
-                assert 0.0 < optimizer.clip_grad_norm_(1e9).item() < 1e9
+            if sharded:
+                optimizer.clip_grad_norm_(1e9)
             scaler.step(optimizer)
             scaler.update()
-            optimizer.zero_grad()
-        return [x.detach().cpu().numpy().tobytes() for x in ddp.parameters()], steps_of(optimizer)
 
-    for plain, ours in zip(*(run_nccl(functools.partial(body, sharded=x), 3, device=cuda) for x in (False, True))):
-        assert plain == ours
+        xs = [np.full((2 + comm.rank, 6), x, np.float32) for x in (0.1, 0.3, 0.1, 0.2)]
+        xs[2][0, 0] = np.inf
+        xs = [Tensor(x).to(comm.device) for x in xs]
+        step = capture.started(step, xs[0], sharded)
+        for x in xs:
+            step(x)
+        return capture.state(ddp.module, optimizer), scaler.get_scale()
+
+    plain = on_ranks(cuda, functools.partial(body, sharded=False))
+    assert plain == on_ranks(cuda, functools.partial(body, sharded=True))
+    assert plain[0][0][1][0]["step"] == 5 and plain[0][1] == 2.0**17
 
 
 def test_in_any_order_of_ranks_and_on_a_simulated_cluster():
