@@ -10,6 +10,7 @@ import numpy as np
 
 from minigrad.distributed import ReduceOp, run
 from minigrad.errors import DistributedError, UnreducedGradientError
+from minigrad.optim.muon import muon_update
 from minigrad.testing.conformance import Processes
 
 TIMEOUT_S = 3.0
@@ -31,6 +32,7 @@ class NaiveReplica:
         self._held = dict(self._values)  # what the optimizer has
         self._local = {}  # gradients since the last synchronisation
         self._combined, self._last, self._sent = {}, {}, {}
+        self._state = None  # of sharded steps
         self._failed = False
         self._chance = next(COUNT) // comm.world_size if "order_by_chance" in faults else 0
         self._samples, self._active = 0.0, True
@@ -188,6 +190,52 @@ class NaiveReplica:
         self.backward(batch, scale=init_scale)
         self._combined = {name: gradient / init_scale for name, gradient in self._combined.items()}
         self.step()
+
+    def sharded_step(self, batch, rule):
+        self.zero_grad()
+        self.backward(batch)
+        if rule == "muon":
+            self._step_matrices()
+        else:
+            self._step_elements()
+
+    def _step_elements(self):
+        """Momentum; each rank has an equal run of all elements."""
+        flat = np.concatenate([value.reshape(-1) for value in self._values.values()])
+        gradient = np.concatenate([self._combined[name].reshape(-1) for name in self._values])
+        rank, ranks = self.comm.rank, self.comm.world_size
+        own = slice(flat.size * rank // ranks, flat.size * (rank + 1) // ranks)
+        if "plain_on_parts" in self.faults:  # the rest is what this rank has of the sum
+            mine = np.concatenate([self._sent[name].reshape(-1) for name in self._values])
+            mine[own] = gradient[own]
+            own, gradient = slice(None), mine
+        if "whole_state" in self.faults:
+            own = slice(None)
+        if self._state is None:
+            self._state = np.zeros_like(flat[own])
+        self._state[...] = 0.9 * self._state + gradient[own]
+        flat[own] -= self.setup.lr * self._state
+        if own != slice(None) and "not_gathered" not in self.faults:
+            parts = np.zeros_like(flat)
+            parts[own] = flat[own]
+            self.comm.all_reduce(parts).wait()
+            flat = parts
+        for value in self._values.values():
+            value[...], flat = flat[: value.size].reshape(value.shape), flat[value.size :]
+
+    def _step_matrices(self):
+        """Muon; each matrix has one owner."""
+        self._state = self._state or {name: np.zeros_like(value) for name, value in self._values.items()}
+        for i, (name, value) in enumerate(self._values.items()):
+            parts = np.array_split(np.arange(len(value)), 2 if "matrix_in_parts" in self.faults else 1)
+            for rows in parts:
+                part, average = value[rows], self._state[name][rows]
+                muon_update(part, self._combined[name][rows], average, lr=self.setup.lr, weight_decay=0.0)
+                value[rows], self._state[name][rows] = part, average
+            self.comm.broadcast(value, i % self.comm.world_size).wait()
+
+    def state_bytes(self):
+        return 0 if self._state is None or isinstance(self._state, dict) else self._state.nbytes
 
     def set_gradients(self, values):
         mine = self._combined if "hand_stays" in self.faults else self._local

@@ -22,7 +22,7 @@ from minigrad.errors import (
     ReplicaMismatchError,
     StateDictError,
 )
-from minigrad.optim import LAMB, SGD, Adagrad, Adam, AdamW, GradScaler, Muon, RMSprop, clip_grad_norm_, lr_scheduler
+from minigrad.optim import SGD, Adagrad, Adam, AdamW, GradScaler, RMSprop, clip_grad_norm_, lr_scheduler
 from minigrad.testing.schedules import schedules
 from tests.capture import models as capture
 from tests.capture.test_ranks import on_ranks
@@ -291,7 +291,8 @@ def test_a_rank_keeps_its_part_of_the_state(world):
 
     whole, bucket = run(body, world, False)[0]
     parts = [part for part, _ in run(body, world, True)]
-    assert sum(parts) == whole
+    least = 2 * 4 * sum(param.numel() for param in small_net().parameters())
+    assert least <= sum(parts) <= whole  # which has the padding that is nobody's
     assert max(parts) <= whole / world + 2 * bucket
 
 
@@ -304,8 +305,7 @@ def test_runs_cover_every_bucket_once(sizes, world, data):
     caps = [data.draw(st.none() | st.integers(0, 300)) for _ in range(world)]
     for bucket, size in enumerate(sizes):
         assert 0 <= even.wire_elements(bucket) - size <= world - 1
-        assert even.is_packed(bucket)
-        assert even.is_even(bucket) == (size % world == 0)
+        assert not even.is_rooted(bucket)
     assert sum(even.elements(rank) for rank in range(world)) == (sum(sizes) if sizes else 0)
     if None not in caps and sum(caps) < sum(sizes):
         with pytest.raises(ArgumentError, match="caps"):
@@ -487,17 +487,6 @@ def flushed(ddp, optimizer):
 def test_what_is_not_ones_own_is_never_taken_for_a_gradient(use):
     for world in (1, 2):
         run(divided, world, use)
-
-
-@pytest.mark.parametrize("make", [LAMB, Muon])
-def test_a_matrix_of_which_a_part_is_there_is_refused(make):
-    def body(comm):
-        net = nn.Linear(4, 4, bias=False)
-        ddp = DDP(net, comm)
-        with pytest.raises(ArgumentError, match=f"element by element, got {make.__name__}"):
-            ShardedOptimizer(make(net.parameters()), ddp)
-
-    run(body, 2)
 
 
 def test_what_else_is_refused():

@@ -2,8 +2,9 @@
 
 As a comm hook of the wrapper it sends each bucket by reduce_scatter, while backward still runs, so that a rank gets the
 combined gradient of its own runs. Behind the optimizer's step all_gather brings the parameters of all ranks together.
-Where a bucket has equally many elements for each rank both work where it lies. Else, and for 16-bit gradients, which
-travel and are added up as float32, it travels in an array of its own, which is kept.
+Where a bucket has equally many elements for each rank both work where it lies. Where it is padded, and for 16-bit
+gradients, which travel and are added up as float32, it travels in an array of its own, which is kept. A bucket that is
+cut otherwise than evenly goes run by run, by reduce and broadcast.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from minigrad.backend.dtypes import Array, is_half
 from minigrad.distributed.collectives import ReduceOp
 from minigrad.distributed.comm.differences import gather_alike
 from minigrad.distributed.comm.protocol import Communicator, Work
-from minigrad.distributed.comm.work import DeliveringWork
-from minigrad.distributed.ddp.hooks import GradBucket
+from minigrad.distributed.ddp.hooks import GradBucket, Waitable
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.sharded.guard import GradientGuard
-from minigrad.distributed.sharded.runs import Ownership, own_evenly
+from minigrad.distributed.sharded.owners import Extent
+from minigrad.distributed.sharded.rooted_runs import DeliveredTogether, broadcast_runs, reduce_runs
+from minigrad.distributed.sharded.runs import Ownership, Run, own_evenly
 from minigrad.errors import ArgumentError, LayoutError
 from minigrad.nn.parameter import Parameter
 from minigrad.optim.run import FlatRun
@@ -59,8 +61,9 @@ class ShardedGradients:
         gather_alike(_WHO, "runs", self.comm, {"the runs of each rank": ownership.runs})
         self.own = [self._own_runs(bucket) for bucket in range(len(sizes))]
         self._trainable = self.reducer.layout.trainable()
+        self._rooted = [ownership.is_rooted(bucket) for bucket in range(len(sizes))]
         self._buckets = {entry: bucket.index for bucket in self.plan.buckets for entry in bucket.entries}
-        self._wires = {bucket: self._new_wire(bucket) for bucket in range(len(sizes)) if self._is_copied(bucket)}
+        self._wires = [self._new_wire(bucket) for bucket in range(len(sizes))]
         ddp.register_comm_hook(self, reduce_scatter_hook)
         self.guard = GradientGuard(self.reducer.layout.params, self.reducer, self.check_ready)
 
@@ -88,61 +91,47 @@ class ShardedGradients:
         """That of the gradients of a bucket."""
         return self.reducer.layout.buffers[self.plan.buckets[number].buffer].dtype
 
-    def _is_copied(self, number: int) -> bool:
-        return is_half(self.dtype(number)) or not self.ownership.is_even(number)
-
-    def _new_wire(self, number: int) -> Array:
-        return self.comm.empty(self.ownership.wire_elements(number), np.promote_types(self.dtype(number), np.float32))
+    def _new_wire(self, number: int) -> Array | None:
+        """Where a bucket travels that does not do so where it lies: it is padded, or of a narrow dtype."""
+        count, dtype = self.ownership.wire_elements(number), self.dtype(number)
+        if count == self.ownership.sizes[number] and not is_half(dtype):
+            return None
+        return self.comm.empty(count, np.promote_types(dtype, np.float32))
 
     def _part(self, number: int, whole: Array) -> Array:
-        """This rank's part of what travels."""
+        """This rank's part of what travels, of a bucket that is cut evenly."""
         width = self.ownership.width(number)
         return whole[self.comm.rank * width : (self.comm.rank + 1) * width]
 
-    def _own_moves(self, number: int) -> list[tuple[slice, slice]]:
-        """Of this rank's runs, where they are in the bucket, and where in its part."""
-        moves, at = [], 0
+    def _copy_own(self, number: int, target: Array, source: Array) -> None:
+        """Copy this rank's runs of a bucket."""
         for start, stop in self.ownership.runs[number][self.comm.rank]:
-            moves.append((slice(start, stop), slice(at, at + stop - start)))
-            at += stop - start
-        return moves
+            target[start:stop] = source[start:stop]
 
     # ------------------------------------------------------------------------------------------------ the gradients
 
-    def launch(self, bucket: GradBucket, comm: Communicator) -> Work:
+    def launch(self, bucket: GradBucket, comm: Communicator) -> Waitable:
         """Send a bucket; behind the wait for it this rank's runs hold the combined gradients."""
         number = bucket.index()
         if number == 0:
             self.check_ready()
             self.guard.check_forgotten(_WHO)
         self.guard.hold(bucket.parameters())
-        if number not in self._wires:
-            whole = bucket.buffer()
-            return comm.reduce_scatter(self._part(number, whole), whole)
-        whole, here = self._wires[number], self._array(number, values=False)
-        self._fill(number, bucket, whole)
-        part = self._part(number, whole)
-
-        def deliver() -> None:
-            for run, place in self._own_moves(number):
-                here[run] = part[place]
-
-        return DeliveringWork(comm.reduce_scatter(part, whole), deliver)
-
-    def _fill(self, number: int, bucket: GradBucket, wire: Array) -> None:
-        """Write the weighted gradients of a bucket to where they travel, with zeros between them."""
-        if self.ownership.is_packed(number):
+        wire, runs = self._wires[number], self.ownership.runs[number]
+        whole = bucket.buffer() if wire is None else wire
+        if wire is not None:
             bucket.pack(wire[: bucket.count])
             wire[bucket.count :] = 0
-            return
-        if is_half(bucket.dtype):
-            source = array_module(wire).empty(bucket.count, wire.dtype)
-            bucket.pack(source)
+        if self._rooted[number]:
+            works = reduce_runs(comm, whole, runs)
         else:
-            source = bucket.buffer()
-        wire[...] = 0
-        for here, there in self.ownership.moves(number):
-            wire[there] = source[here]
+            works = [comm.reduce_scatter(self._part(number, whole), whole)]
+
+        def deliver() -> None:
+            if wire is not None:
+                self._copy_own(number, self._array(number, values=False), wire)
+
+        return DeliveredTogether(works, deliver)
 
     def check_ready(self) -> None:
         """Refuse a wrapper that has other buckets now, or is one no more, or has ranks that make no steps.
@@ -162,29 +151,47 @@ class ShardedGradients:
 
     # ----------------------------------------------------------------------------------------------- the parameters
 
-    def gather(self, numbers: Iterable[int]) -> None:
-        """Give all ranks the parameters of these buckets as their owners have them; all ranks call it."""
-        works = [self._gather(number) for number in numbers]
+    def gather(self, params: Iterable[Parameter]) -> None:
+        """Give all ranks these parameters as their owners have them, and what lies beside; all ranks call it."""
+        held: dict[int, list[Parameter]] = {}
+        for param in params:
+            number = self.bucket_of(param)
+            if number is not None:
+                held.setdefault(number, []).append(param)
+        works = [self._gather(number, held[number]) for number in sorted(held)]
         for work in works:
             work.wait()
 
-    def _gather(self, number: int) -> Work:
-        values = self._array(number, values=True)
-        if number not in self._wires:
-            return self.comm.all_gather(values, self._part(number, values))
-        whole = self._wires[number].view(values.dtype)[: self.ownership.wire_elements(number)]
-        part = self._part(number, whole)
-        for run, place in self._own_moves(number):
-            part[place] = values[run]
-        return DeliveringWork(self.comm.all_gather(whole, part), lambda: self._spread(number, whole, values))
+    def _gather(self, number: int, params: Sequence[Parameter]) -> Waitable:
+        values, wire = self._array(number, values=True), self._wires[number]
+        if self._rooted[number] or wire is None:
+            return DeliveredTogether(self._exchange(number, values, self._runs_with(number, params)))
+        whole = wire.view(values.dtype)[: self.ownership.wire_elements(number)]
+        self._copy_own(number, whole, values)
 
-    def _spread(self, number: int, whole: Array, values: Array) -> None:
-        """Bring a bucket that has travelled back into its order."""
-        if self.ownership.is_packed(number):
+        def deliver() -> None:
             values[...] = whole[: values.size]
-            return
-        for here, there in self.ownership.moves(number):
-            values[here] = whole[there]
+
+        return DeliveredTogether(self._exchange(number, whole), deliver)
+
+    def _exchange(self, number: int, whole: Array, runs: Sequence[Sequence[Run]] | None = None) -> list[Work]:
+        """Give all ranks a bucket, as it travels, of which each has its own runs; of rooted ones these alone."""
+        if self._rooted[number]:
+            return broadcast_runs(self.comm, whole, self.ownership.runs[number] if runs is None else runs)
+        return [self.comm.all_gather(whole, self._part(number, whole))]
+
+    def _runs_with(self, number: int, params: Sequence[Parameter]) -> list[list[Run]]:
+        """Of each rank the runs of a bucket that have elements of these parameters."""
+        places = [self._place(number, param) for param in params]
+        return [
+            [(start, stop) for start, stop in own if any(start < end and begin < stop for begin, end in places)]
+            for own in self.ownership.runs[number]
+        ]
+
+    def _place(self, number: int, param: Parameter) -> Run:
+        """The elements of a bucket that a parameter is."""
+        start, stop = (at - self.plan.buckets[number].start for at in param.flat.span(param))
+        return start, stop
 
     def gathered(self, number: int, parts: Sequence[Array | None], dtype: np.dtype[Any]) -> Array:
         """An array as long as a bucket, of which every rank has the elements of its own runs; all ranks call it.
@@ -194,15 +201,13 @@ class ShardedGradients:
             dtype: Theirs.
         """
         xp = array_module(self._array(number, values=True))
-        part = xp.zeros(self.ownership.width(number), dtype)
-        for (_, place), own in zip(self._own_moves(number), parts):
+        whole = xp.zeros(self.ownership.wire_elements(number), dtype)
+        for (start, stop), own in zip(self.ownership.runs[number][self.comm.rank], parts):
             if own is not None:
-                part[place] = own
-        whole = xp.empty(self.ownership.wire_elements(number), dtype)
-        self.comm.all_gather(whole, part).wait()
-        found = xp.empty(self.ownership.sizes[number], dtype)
-        self._spread(number, whole, found)
-        return found
+                whole[start:stop] = own
+        for work in self._exchange(number, whole):
+            work.wait()
+        return whole[: self.ownership.sizes[number]]
 
     # -------------------------------------------------------------------------------------------------- what is asked
 
@@ -225,6 +230,24 @@ class ShardedGradients:
             )
         return self._buckets.get(number)
 
+    def check_whole(self, who: str, params: Iterable[Parameter]) -> None:
+        """Refuse parameters of which no rank owns all elements.
+
+        Raises:
+            LayoutError: it names the first.
+        """
+        for param in params:
+            number = self.bucket_of(param)
+            if number is None:
+                continue
+            begin, end = self._place(number, param)
+            runs = [run for of_rank in self.ownership.runs[number] for run in of_rank]
+            if begin < end and not any(start <= begin and end <= stop for start, stop in runs):
+                raise LayoutError(
+                    f"{who}: expected each parameter whole on one rank, got {param.name} of shape {param.shape} in "
+                    "parts: make this the wrapper's first ShardedOptimizer, or give that an ownership by own_whole"
+                )
+
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise ArgumentError(
             "copy.deepcopy: expected a wrapper whose gradients are whole, got one with a ShardedOptimizer: copy its "
@@ -232,9 +255,23 @@ class ShardedGradients:
         )
 
 
-def reduce_scatter_hook(state: ShardedGradients, bucket: GradBucket, comm: Communicator) -> Work:
+def reduce_scatter_hook(state: ShardedGradients, bucket: GradBucket, comm: Communicator) -> Waitable:
     """Add up gradients so that each rank gets the sum of its own runs; see `ShardedGradients`."""
     return state.launch(bucket, comm)
+
+
+def extents_of(ddp: DistributedDataParallel, whole: Iterable[Parameter]) -> list[list[Extent]]:
+    """The parameters of each bucket of a wrapper, for `own_whole`.
+
+    Args:
+        whole: Those that have to stay whole.
+    """
+    kept, entries = {id(param) for param in whole}, ddp.reducer.layout.entries()
+    params = ddp.reducer.layout.params
+    return [
+        [Extent(entries[i].stop - entries[i].start, id(params[i]) in kept) for i in bucket.entries]
+        for bucket in ddp.plan.buckets
+    ]
 
 
 def _refuse(expected: str, got: str) -> NoReturn:

@@ -14,7 +14,8 @@ import numpy as np
 
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
-from minigrad.distributed.sharded.gradients import ShardedGradients
+from minigrad.distributed.sharded.gradients import ShardedGradients, extents_of
+from minigrad.distributed.sharded.owners import own_whole
 from minigrad.distributed.sharded.parts import check_homed, cut, restore_run, whole_views
 from minigrad.distributed.sharded.runs import Ownership, own_by_shares
 from minigrad.errors import ArgumentError, AutogradError
@@ -41,13 +42,18 @@ class ShardedOptimizer(Optimizer):
     raises AutogradError. So all parameters of the wrapper are to be trained by sharded optimizers: one, or several of
     a wrapper, of which each gathers the buckets that hold parameters of its own.
 
+    Muon and LAMB need each parameter whole, so each of theirs has one owner, the least loaded one, who alone updates
+    it; no part of a matrix is ever made orthogonal. Make theirs first: what they do not have is cut where it is large,
+    and element by element it can be. A bucket that is cut otherwise than evenly, such as one of whole matrices, is sent
+    by one reduce to the owner of each run and one broadcast from it: on a ring as many bytes as an all-reduce, added up
+    over the ranks, in more calls. Without caps a rank then owns a W-th of the elements and one parameter at most, and
+    for each bucket that is cut one element.
+
     Args:
-        optimizer: Of parameters of the wrapper; one that updates element by element, as all but LAMB and Muon do. It
-            is cut to this rank's runs, with the state that it has, so do not use it any more; schedules made for it
-            stay in force, as the groups are shared.
+        optimizer: Of parameters of the wrapper. It is cut to this rank's runs, with the state that it has, so do not
+            use it any more; schedules made for it stay in force, as the groups are shared.
         ddp: The wrapper; without a comm hook. All ranks call this together.
-        shares: What part of each bucket a rank owns, of sum 1, for ranks with unequal memory. A bucket then travels
-            as W equal parts of the largest share: W · max(shares) times the bytes.
+        shares: What part of each bucket a rank owns, of sum 1, for ranks with unequal memory.
         caps: The most elements that each rank may own, None for no limit; the others own the rest.
         ownership: Which elements each rank owns, in place of both.
 
@@ -57,8 +63,9 @@ class ShardedOptimizer(Optimizer):
         param_groups: Those of the inner one, to be changed between steps as there.
 
     Raises:
-        ArgumentError: no optimizer, one whose update needs whole parameters, or has others than the wrapper's; a comm
-            hook on the wrapper, or shares that are none.
+        ArgumentError: no optimizer, or one that has other parameters than the wrapper's; a comm hook on the wrapper,
+            shares that are none, or caps without room.
+        LayoutError: a parameter that the optimizer needs whole was cut for the wrapper's first sharded one.
         ReplicaMismatchError: other shares on other ranks; on all ranks.
 
     Example:
@@ -87,9 +94,8 @@ class ShardedOptimizer(Optimizer):
         ownership: Ownership | None = None,
     ) -> None:
         _check(optimizer, ddp)
-        self.shards = _shards_of(ddp, _ownership(ddp, shares, caps, ownership))
-        for param in optimizer.params():
-            self.shards.bucket_of(param)
+        self.shards = _shards_of(ddp, _ownership(optimizer, ddp, shares, caps, ownership))
+        self._check_homes(optimizer, optimizer.params())
         self.inner, self.name, self.defaults = optimizer, optimizer.name, optimizer.defaults
         self.master_weights, self.step_limit = optimizer.master_weights, optimizer.step_limit
         self.param_groups, self.parts = optimizer.param_groups, optimizer.parts
@@ -101,6 +107,13 @@ class ShardedOptimizer(Optimizer):
         cut(optimizer, self.shards)
         self._load(state)
         self._stand_in()
+
+    def _check_homes(self, optimizer: Optimizer, params: Sequence[Any]) -> None:
+        """Refuse parameters that the wrapper does not have, and parts of what the optimizer needs whole."""
+        for param in params:
+            self.shards.bucket_of(param)
+        if isinstance(optimizer, WholeOptimizer):
+            self.shards.check_whole(f"{_WHO} of {optimizer.name}", params)
 
     def _stand_in(self) -> None:
         """Be seen beside the parameters, in the place of the inner optimizer."""
@@ -133,17 +146,12 @@ class ShardedOptimizer(Optimizer):
                 f"{_WHO}.step: expected combined gradients, got those of this rank alone, as after no_sync: let the "
                 "last backward before a step synchronise, or call flush()"
             )
-        due = [i for i, param in enumerate(self.params()) if param.grad_array is not None]
+        params = self.params()
+        due = [i for i, param in enumerate(params) if param.grad_array is not None]
         with self.shards.guard.lifted():
             self.inner.step_unless_skipped(controls)
         self._updates = hash((self._updates, *due))
-        self.shards.gather(self._buckets(due))
-
-    def _buckets(self, due: Sequence[int]) -> list[int]:
-        """Those of these parameters of ours, in order."""
-        params = self.params()
-        found = {self.shards.bucket_of(params[i]) for i in due}
-        return sorted(bucket for bucket in found if bucket is not None)
+        self.shards.gather(params[i] for i in due)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `Optimizer.zero_grad`."""
@@ -227,8 +235,7 @@ class ShardedOptimizer(Optimizer):
         """Train more parameters of the wrapper; see `Optimizer.add_param_group`."""
         given = group.get("params") if isinstance(group, dict) else None
         params: list[Any] = [given] if isinstance(given, Tensor) else list(given or ())
-        for param in params:
-            self.shards.bucket_of(param)
+        self._check_homes(self.inner, params)
         self.inner.add_param_group({**group, "params": params} if params else group)
         cut(self.inner, self.shards)
         self._stand_in()
@@ -251,37 +258,43 @@ def _check(optimizer: Any, ddp: Any) -> None:
         raise ArgumentError(f"{_WHO}: expected a DistributedDataParallel, got {type(ddp).__name__}")
     if not isinstance(optimizer, Optimizer) or isinstance(optimizer, ShardedOptimizer):
         raise ArgumentError(f"{_WHO}: expected an optimizer that is not sharded, got {type(optimizer).__name__}")
-    if isinstance(optimizer, WholeOptimizer):
-        raise ArgumentError(
-            f"{_WHO}: expected an optimizer that updates element by element, got {type(optimizer).__name__}, whose "
-            "step needs each parameter whole: take AdamW, say"
-        )
 
 
 def _ownership(
+    optimizer: Optimizer,
     ddp: DistributedDataParallel,
     shares: Sequence[float] | None,
     caps: Sequence[int | None] | None,
     ownership: Ownership | None,
 ) -> Ownership | None:
     """What the arguments say; None where they say nothing."""
-    if shares is None and caps is None:
+    is_whole = isinstance(optimizer, WholeOptimizer)
+    if shares is None and caps is None and (ownership is not None or not is_whole or _shards_there(ddp)):
         return ownership
     if ownership is not None:
         raise ArgumentError(f"{_WHO}: expected shares and caps, or an ownership, got both")
+    if is_whole and shares is not None:
+        raise ArgumentError(f"{_WHO}: expected caps of ranks for {optimizer.name}, which cuts nothing, got shares")
     world = ddp.comm.world_size
     for name, values in (("shares", shares), ("caps", caps)):
         if values is not None and len(values) != world:
             raise ArgumentError(f"{_WHO}: expected {name} of {world} ranks, got {values!r}")
+    if is_whole:
+        return own_whole(extents_of(ddp, optimizer.params()), world, caps)
     equal = [1.0 / world] * world
     return own_by_shares([b.stop - b.start for b in ddp.plan.buckets], equal if shares is None else shares, caps)
 
 
 def _shards_of(ddp: DistributedDataParallel, ownership: Ownership | None) -> ShardedGradients:
     """Those of the wrapper, which are made where it has none yet."""
-    shards = None if ddp.reducer.hook is None else ddp.reducer.hook.state
-    if not isinstance(shards, ShardedGradients):
+    shards = _shards_there(ddp)
+    if shards is None:
         return ShardedGradients(ddp, ownership)
     if ownership not in (None, shards.ownership):
         raise ArgumentError(f"{_WHO}: expected the shares of the wrapper's first sharded optimizer, got others")
     return shards
+
+
+def _shards_there(ddp: DistributedDataParallel) -> ShardedGradients | None:
+    state = None if ddp.reducer.hook is None else ddp.reducer.hook.state
+    return state if isinstance(state, ShardedGradients) else None

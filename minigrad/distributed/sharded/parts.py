@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from minigrad.backend.device import to_device
@@ -22,18 +22,17 @@ def cut(optimizer: Optimizer, shards: ShardedGradients) -> None:
     A part counts the steps of all parameters of its bucket, also of those of which this rank has no element, so that
     counts are the same on all ranks. State that the optimizer has is lost: see `restore_run`.
     """
-    empty: dict[int, FlatRun] = {}  # by flat buffer: of parameters in no bucket, which get no gradient
+    empty: dict[tuple[int, int | None], FlatRun] = {}  # by flat buffer and bucket: of parameters that others own
     for parts in optimizer.parts:
         if all(isinstance(part.buffer, FlatRun) for part in parts):
             continue
         slots = {id(param): part.slots for part in parts for param in part.params}
         members: dict[int, tuple[FlatRun, list[Parameter]]] = {}
         for param in (param for part in parts for param in part.params):
-            bucket = shards.bucket_of(param)
-            if bucket is None:
-                run = empty.setdefault(id(param.flat), FlatRun(param.flat, 0, 0, param.flat.params))
-            else:
-                run = _run_of(param, shards.own[bucket])
+            bucket = shards.bucket_of(param)  # None where it gets no gradient
+            run = _run_of(param, () if bucket is None else shards.own[bucket])
+            if run is None:
+                run = empty.setdefault((id(param.flat), bucket), FlatRun(param.flat, 0, 0, param.flat.params))
             members.setdefault(id(run), (run, []))[1].append(param)
         for part in parts:
             optimizer._state.pop(id(part.buffer), None)
@@ -43,10 +42,10 @@ def cut(optimizer: Optimizer, shards: ShardedGradients) -> None:
         ]
 
 
-def _run_of(param: Parameter, runs: list[FlatRun]) -> FlatRun:
-    """The run that has elements of a parameter; the first where none has."""
-    spans = [run.span(param) for run in runs]
-    return next((run for run, (start, stop) in zip(runs, spans) if start < stop), runs[0])
+def _run_of(param: Parameter, runs: Iterable[FlatRun]) -> FlatRun | None:
+    """The run that has elements of a parameter."""
+    spans = ((run, run.span(param)) for run in runs)
+    return next((run for run, (start, stop) in spans if start < stop), None)
 
 
 def whole_views(optimizer: Optimizer, shards: ShardedGradients) -> Callable[[Member], Mapping[str, Array]]:

@@ -1,12 +1,12 @@
 """Which elements of each bucket a rank owns, as a value. Pure.
 
-A collective gives every rank equally many elements, so a bucket travels as one part a rank of the same width: that of
-the rank that owns most of it. What a rank owns is in front in its part; the rest of a part is padding.
+A bucket that is cut evenly travels by one collective, which gives every rank equally many elements: W parts of ⌈n/W⌉ of
+them, with padding behind the last. Of any other each run travels by itself; see `rooted_runs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,29 +64,17 @@ class Ownership:
         """How many a rank owns."""
         return sum(stop - start for of_ranks in self.runs for start, stop in of_ranks[rank])
 
+    def is_rooted(self, bucket: int) -> bool:
+        """Whether each run travels by itself, as a bucket is cut otherwise than evenly."""
+        return self.runs[bucket] != own_evenly([self.sizes[bucket]], self.world_size).runs[0]
+
     def width(self, bucket: int) -> int:
-        """The elements of each rank's part of a bucket: as many as the rank owns that owns most."""
-        return max(sum(stop - start for start, stop in runs) for runs in self.runs[bucket])
+        """⌈n/W⌉: the elements of a rank's part of a bucket that is cut evenly."""
+        return -(-self.sizes[bucket] // self.world_size)
 
     def wire_elements(self, bucket: int) -> int:
         """What a bucket is as it travels, padding included."""
-        return self.width(bucket) * self.world_size
-
-    def is_even(self, bucket: int) -> bool:
-        """Whether the parts are the bucket as it lies, so that nothing has to be copied."""
-        return self.wire_elements(bucket) == self.sizes[bucket] and self.is_packed(bucket)
-
-    def is_packed(self, bucket: int) -> bool:
-        """Whether the parts are the bucket as it lies, with the padding behind it."""
-        return all(here == there for here, there in self.moves(bucket))
-
-    def moves(self, bucket: int) -> Iterator[tuple[slice, slice]]:
-        """Of each run, where it is in the bucket, and where in what travels."""
-        for rank, runs in enumerate(self.runs[bucket]):
-            at = rank * self.width(bucket)
-            for start, stop in runs:
-                yield slice(start, stop), slice(at, at + stop - start)
-                at += stop - start
+        return self.sizes[bucket] if self.is_rooted(bucket) else self.width(bucket) * self.world_size
 
 
 def own_evenly(sizes: Sequence[int], world_size: int) -> Ownership:
@@ -115,8 +103,6 @@ def own_by_shares(
     sizes: Sequence[int], shares: Sequence[float], caps: Sequence[int | None] | None = None
 ) -> Ownership:
     """One run a rank of each bucket, in proportion to shares: for ranks with unequal memory.
-
-    Every rank's part travels as wide as the largest one, so a bucket of n elements travels as W · n · (largest share).
 
     Args:
         sizes: The elements of each bucket, >= 0.

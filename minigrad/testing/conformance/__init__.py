@@ -12,7 +12,7 @@ the same run. What an adapter does not have raises NotImplementedError, and coun
     print(conformance.report(MyAdapter()))
 """
 
-from minigrad.testing.conformance import buckets, failures, means, parameters, replicas
+from minigrad.testing.conformance import buckets, failures, means, parameters, replicas, shards
 from minigrad.testing.conformance.adapter import Adapter, Check, Extras, Replica, Setup
 from minigrad.testing.conformance.checks import CHECKS
 from minigrad.testing.conformance.outcome import NotOfferedError, Outcome, VerdictError
@@ -40,4 +40,5 @@ __all__ = [
     "parameters",
     "replicas",
     "report",
+    "shards",
 ]

@@ -106,6 +106,19 @@ class Extras(Protocol):
             init_scale: What this rank's scaler is made with at the first such step.
         """
 
+    def sharded_step(self, batch: Arrays, rule: str) -> None:
+        """Drop all gradients, a backward, and a step of an optimizer whose state is shared out over the ranks.
+
+        It is made at the first such step.
+
+        Args:
+            rule: "momentum": v = 0.9·v + gradient; p -= lr·v. "muon": as `optim.muon.muon_update`, without weight
+                decay; each parameter is a matrix.
+        """
+
+    def state_bytes(self) -> int:
+        """Bytes of what the optimizer of `sharded_step` keeps on this rank for elements of parameters."""
+
 
 class Adapter(Protocol):
     """Puts a data-parallel wrapper to the checks. What it does not have raises NotImplementedError.

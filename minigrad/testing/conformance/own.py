@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend.dtypes import Array
-from minigrad.distributed import DistributedDataParallel, run
+from minigrad.distributed import DistributedDataParallel, ShardedOptimizer, run
 from minigrad.nn.module import Module
 from minigrad.nn.parameter import Buffer, Parameter
 from minigrad.ops import linear
-from minigrad.optim import SGD, GradScaler, clip_grad_norm_
+from minigrad.optim import SGD, GradScaler, Muon, Optimizer, clip_grad_norm_
 from minigrad.recording import no_grad
 from minigrad.tensor import Tensor
 from minigrad.testing.conformance.adapter import Arrays, Setup
@@ -44,6 +44,8 @@ class LinearModel(Module):
 
 class MinigradReplica:
     """A `Replica` of minigrad."""
+
+    _sharded: ShardedOptimizer | None = None
 
     def __init__(self, comm: Any, setup: Setup) -> None:
         model = LinearModel(setup)
@@ -108,6 +110,20 @@ class MinigradReplica:
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
+    def sharded_step(self, batch: Arrays, rule: str) -> None:
+        """See `Extras`."""
+        if self._sharded is None:
+            plain = optimizer_of(rule, self._model, self._optimizer.param_groups[0]["lr"])
+            self._sharded = ShardedOptimizer(plain, self._ddp)
+        self._sharded.zero_grad()
+        self.backward(batch)
+        self._sharded.step()
+
+    def state_bytes(self) -> int:
+        """See `Extras`."""
+        assert self._sharded is not None
+        return self._sharded.state_bytes()
+
     def set_gradients(self, values: Arrays) -> None:
         """See `Extras`."""
         for name, value in values.items():
@@ -155,6 +171,12 @@ class MinigradReplica:
     def join(self) -> AbstractContextManager[None]:
         """See `Replica`."""
         return self._ddp.join()
+
+
+def optimizer_of(rule: str, model: Module, lr: float) -> Optimizer:
+    """What `Extras.sharded_step` shares out."""
+    params = list(model.parameters())
+    return Muon(params, lr=lr, weight_decay=0.0) if rule == "muon" else SGD(params, lr=lr, momentum=0.9)
 
 
 class MinigradAdapter:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from minigrad.arguments import as_real
-from minigrad.distributed import run
+from minigrad.distributed import DistributedDataParallel, run
 from minigrad.errors import ArgumentError
 from minigrad.tensor import Tensor
 from minigrad.testing.conformance.adapter import Arrays, Setup
@@ -68,6 +68,12 @@ class WrapperReplica(MinigradReplica):
     def _finish(self) -> None:
         if self._syncs:
             finish_step(self._ddp)
+
+    def sharded_step(self, batch: Arrays, rule: str) -> None:
+        """See `Extras`."""
+        if not isinstance(self._ddp, DistributedDataParallel):
+            raise NotImplementedError("the wrapper has no optimizer whose state is shared out over the ranks")
+        super().sharded_step(batch, rule)
 
     def state(self) -> dict[str, Any]:
         """See `Replica`."""
