@@ -429,6 +429,23 @@ def test_state_of_a_frozen_parameter_has_no_home():
     run(body, 2)
 
 
+def test_a_parameter_that_is_trained_later_needs_wrapper_and_optimizer_anew():
+    def body(comm, sharded):
+        net = small_net()
+        net[0].bias.requires_grad_(False)
+        ddp, optimizer = make_both(comm, OPTIMIZERS["adam"], sharded, lambda: net)
+        steps(ddp, optimizer, comm, range(3))
+        saved = optimizer.state_dict()
+        net = ddp.unwrap()
+        net[0].bias.requires_grad_()
+        ddp, optimizer = make_both(comm, OPTIMIZERS["adam"], sharded, lambda: net)
+        optimizer.load_state_dict(saved)
+        steps(ddp, optimizer, comm, range(3, 5))
+        return bits(ddp), plain_state(optimizer)
+
+    assert run(body, 2, True) == run(body, 2, False)
+
+
 def test_several_optimizers_and_a_group_that_comes_later():
     def body(comm, sharded):
         ddp = DDP(small_net(), comm, bucket_cap_bytes=200)
@@ -458,6 +475,9 @@ def divided(comm, use):
         use(ddp, optimizer)
     if use is flushed:
         return  # which other ranks wait for
+    bias = ddp.module[0].bias
+    bias.grad = Tensor(np.ones(bias.shape, np.float32))
+    assert bias.grad is not None  # whole, as it was given
     optimizer.zero_grad()
     with ddp.no_sync():
         ddp(Tensor(np.ones((2, 5), np.float32))).mean().backward()

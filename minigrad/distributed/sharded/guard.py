@@ -42,8 +42,8 @@ class GradientGuard:
         return _WHY if self._held and not self._is_lifted else ""
 
     def divides(self, param: Any) -> bool:
-        """Whether the gradient of a parameter is divided."""
-        return id(param) in self._held
+        """Whether the gradient of a parameter is divided: one that was set by hand since is not."""
+        return id(param) in self._held and not param.grad_by_hand
 
     def hold(self, params: Iterable[Parameter]) -> None:
         """The gradients of these parameters are divided from now on."""
@@ -71,7 +71,7 @@ class GradientGuard:
         if not self._held:
             return
         for param in self._params:
-            if id(param) in self._held and param.grad_array is not None:
+            if self.divides(param) and param.grad_array is not None:
                 raise AutogradError(
                     f"{who}: expected gradients that were forgotten since the last step, got that of "
                     f"{param.name or 'a parameter'}, of which this rank has its own run alone: call zero_grad() first"

@@ -101,6 +101,6 @@ def check_homed(who: str, optimizer: Optimizer, shards: ShardedGradients, state_
     for key, (param, _, _) in zip(keys, members_of(optimizer)):
         if state.get(key) and shards.bucket_of(param) is None:
             raise StateDictError(
-                f"{who}: expected no state of frozen parameters, got that of {param.name or key}: wrap the module "
-                "once it is trainable"
+                f"{who}: expected no state of frozen parameters, got that of {param.name or key}: leave its entry out, "
+                "or wrap the module once it is trainable"
             )
