@@ -11,7 +11,7 @@ from minigrad import Tensor, manual_seed, nn
 from minigrad.distributed import DDP, Recording, ShardedOptimizer, run
 from minigrad.distributed.sharded import Ownership, Extent, own_evenly, own_whole
 from minigrad.errors import ArgumentError, LayoutError
-from minigrad.optim import LAMB, AdamW, Muon
+from minigrad.optim import LAMB, AdamW, Muon, clip_grad_norm_
 from minigrad.testing.conformance import MinigradAdapter, report, shards
 from minigrad.testing.conformance.own import MinigradReplica, optimizer_of
 
@@ -102,6 +102,38 @@ def test_each_rank_keeps_its_own():
     assert all(kept[1] <= whole_bytes / 3 + 2 * 4 * 48 for *_, kept in found)
     capped = trained(3, WHOLE["muon"], True, caps=[None, 100, None], steps=1)
     assert capped[1][3][0] == 0
+
+
+def test_clipped_and_resumed_on_another_world():
+    """State of three ranks goes on on two, as with plain optimizers, but that norms are summed in another order."""
+
+    def body(comm, sharded, saved):
+        net = Net("float64")
+        ddp = DDP(net, comm, bucket_cap_bytes=400)
+        optimizers = [Muon(net.matrices(), lr=0.02), AdamW(net.others(), lr=0.01)]
+        if sharded:
+            optimizers = [ShardedOptimizer(each, ddp) for each in optimizers]
+        if saved:
+            ddp.module.load_state_dict(saved[0])
+            for optimizer, state in zip(optimizers, saved[1]):
+                optimizer.load_state_dict(state)
+        for step in range(2):
+            x = np.random.default_rng([comm.rank, step]).standard_normal((2, 40))
+            ddp(Tensor(x)).square().mean().backward()
+            for each in optimizers:
+                if sharded:
+                    each.clip_grad_norm_(0.05)
+                else:
+                    clip_grad_norm_(each.params(), 0.05)
+                each.step()
+            for each in optimizers:
+                each.zero_grad()
+        return net.state_dict(), [each.state_dict() for each in optimizers]
+
+    saved = {sharded: run(body, 3, sharded, None, timeout_s=TIMEOUT_S)[0] for sharded in (True, False)}
+    ends = [run(body, 2, sharded, saved[sharded], timeout_s=TIMEOUT_S)[1][0] for sharded in (True, False)]
+    for name, value in ends[0].items():
+        np.testing.assert_allclose(value.numpy(), ends[1][name].numpy(), rtol=0, atol=1e-12)
 
 
 def test_what_would_be_cut_is_refused_on_all_ranks():
