@@ -201,7 +201,7 @@ def test_captured_on_gpus_that_decide_themselves_whether_a_step_counts(cuda):
         if sharded:
             optimizer = ShardedOptimizer(optimizer, ddp, caps=[None, 44])  # the last bucket is not cut evenly
             owned = optimizer.shards.ownership
-            assert {owned.is_even(bucket) for bucket in range(len(owned.sizes))} == {True, False}
+            assert {owned.is_rooted(bucket) for bucket in range(len(owned.sizes))} == {True, False}
         scaler = GradScaler(growth_interval=2)
 
         def step(x):
