@@ -11,7 +11,7 @@ from minigrad.errors import ArgumentError
 
 SIZES = st.lists(st.integers(0, 50), max_size=12)
 WORLDS = st.integers(1, 6)
-FEWER = settings(max_examples=40)
+FEWER = settings(max_examples=25)
 
 
 def loads(sizes, owners, world_size):
