@@ -94,13 +94,13 @@ def checked_by_kernel(
     if not x.size or isinstance(x, np.ndarray):
         check_range(who, what, x, low, high, allowed)
         return nullcontext()
-    board = _board(x)
+    device_id = x.data.device_id
+    board = _board(x, device_id)
     words = board.kinds.get((who, what))
     if words is None:
         first = len(board.kinds) * _WORDS
         assert first < board.words.size
         words = board.kinds[who, what] = board.words[first : first + _WORDS]
-    device_id = x.data.device_id
     _findings.unread.add(device_id)
     if (capture := current_capture()) is not None:
         look_again = partial(_look_again, device_id, board, _findings.boards, _findings.unread)
@@ -146,11 +146,11 @@ def _look_again(device_id: int, board: _Board, boards: dict[int, _Board], unread
         unread.add(device_id)
 
 
-def _board(x: Array) -> _Board:
-    board = _findings.boards.get(x.device.id)
+def _board(x: Array, device_id: int) -> _Board:
+    board = _findings.boards.get(device_id)
     if board is None:
         words = array_module(x).zeros(_KINDS * _WORDS, np.uint64)
-        board = _findings.boards[x.device.id] = _Board(words, {})
+        board = _findings.boards[device_id] = _Board(words, {})
     return board
 
 
