@@ -186,9 +186,9 @@ def same_device(who: str, *tensors: Tensor) -> None:
 _Check = TypeVar("_Check", bound=Callable[..., Any])
 _MOST = 512  # answers that a check keeps; then it begins anew
 
-# Of a tensor, in as much time as one line of Python takes.
-_facts_on_host = attrgetter("__class__", "data.__class__", "data.shape", "data.dtype")
-_facts_on_gpu = attrgetter("__class__", "data.__class__", "data.shape", "data.dtype", "data.data.device_id")
+# Of an array, in as much time as one line of Python takes.
+_facts_on_host = attrgetter("__class__", "shape", "dtype")
+_facts_on_gpu = attrgetter("__class__", "shape", "dtype", "data.device_id")
 
 
 def once(check: _Check) -> _Check:
@@ -207,7 +207,8 @@ def once(check: _Check) -> _Check:
             kinds = tuple(map(type, options))
             if tuple in kinds:
                 kinds = tuple(map(_kind_of, options))
-            key = (who, options, kinds, tuple([None if one is None else facts(one) for one in tensors]))
+            known = [None if one is None else (one.__class__, facts(one.data)) for one in tensors]
+            key = (who, options, kinds, *known)
             answer = kept.get(key, kept)
         except (AttributeError, TypeError):
             return check(who, tensors, *options)
