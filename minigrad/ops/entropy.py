@@ -23,7 +23,6 @@ from minigrad.backend.memory import contiguous
 from minigrad.backend.order import in_order
 from minigrad.errors import DtypeError, IndexRangeError, ShapeError
 from minigrad.ops.axes import row_sum
-from minigrad.ops.linalg import product
 from minigrad.ops.losses import REDUCTIONS, check_constant, check_pair, element_gradient, reduce_losses
 from minigrad.ops.operands import check_float, once, same_device
 from minigrad.ops.precision import autocasts
@@ -137,7 +136,7 @@ def _uniform_losses(softmax: _Softmax, weight: Tensor | None) -> Array:
     if weight is None:
         return softmax.log_total * softmax.shifted.shape[1] - row_sum(softmax.shifted)
     weights = widened(weight.data)
-    return softmax.log_total * weights.sum() - product(softmax.shifted, weights)
+    return softmax.log_total * weights.sum() - softmax.shifted @ weights
 
 
 def _soft_cross_entropy(

@@ -12,9 +12,8 @@ from minigrad.backend.blocks import filled, in_blocks
 from minigrad.backend.device import array_module
 from minigrad.backend.dtypes import Array, is_half
 from minigrad.backend.fused.activation import activate, activation_gradient, is_activated
-from minigrad.backend.order import in_order
+from minigrad.backend.order import in_order, room_like
 from minigrad.backend.special import erf
-from minigrad.backend.workspace import empty_like
 from minigrad.errors import ShapeError
 from minigrad.ops.assign import overwrite
 from minigrad.ops.axes import normalize_axis
@@ -169,7 +168,8 @@ def gelu(x: TensorLike, approximate: str = "none") -> Tensor:
     if is_activated(x.data):
         return record(activate(_KERNELS[approximate], x.data), backward, (x,), (x, None))
     if approximate == "tanh" and x.requires_grad and x.data.__class__ is np.ndarray and not is_half(x.data.dtype):
-        data = empty_like(x.data)
+        room = room_like(x.data)
+        data = np.empty_like(x.data) if room is None else room
         return record(data, _slope_backward, (x,), (in_blocks(_tanh_slope, x.data, data),))
     gate = in_blocks(kernel, x.data)
     return record(x.data * gate, backward, (x,), (x, gate))
