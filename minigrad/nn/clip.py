@@ -79,6 +79,7 @@ def clip_replicas_grad_norm_(
 def clip_divided_grad_norm_(
     who: str,
     gradients: Sequence[Array],
+    buffers: Iterable[FlatBuffer],
     device: Device,
     combined: Callable[[Array, bool], Array],
     max_norm: float,
@@ -90,6 +91,7 @@ def clip_divided_grad_norm_(
     Args:
         who: For messages.
         gradients: Those that this rank has; it may have none.
+        buffers: In which they lie.
         device: Where they live.
         combined: The reduction over the ranks of a float64 (1,): its sum, or its largest with True.
         max_norm, norm_type, error_if_nonfinite: See `clip_grad_norm_`.
@@ -107,7 +109,7 @@ def clip_divided_grad_norm_(
         norm = _root(combined(total, norm_type == math.inf), norm_type).reshape(())
         if error_if_nonfinite:
             _check_finite(who, norm)
-    _shrink(gradients, (), max_norm, norm)
+    _shrink(gradients, buffers, max_norm, norm)
     return Tensor(norm)
 
 

@@ -141,10 +141,10 @@ class Optimizer:
         """
         for group, parts in zip(self.param_groups, self.parts):
             self.check(group)
-            for param in group["params"][:1]:  # one tells for all
-                if param.listeners:
-                    check_finished(f"{type(self).__name__}.step", param)
             for part in parts:
+                for param in part.params[:: max(1, len(part.params) - 1)]:  # a wrapper's lie together: one tells
+                    if param.listeners:
+                        check_finished(f"{type(self).__name__}.step", param)
                 part.buffer.check()
         on_device = controls if self.takes_control else {}
         if on_device and any(isinstance(control, np.ndarray) for control in on_device.values()):

@@ -33,7 +33,7 @@ from minigrad.distributed.ddp.agreement import present
 from minigrad.distributed.ddp.alike import Alike
 from minigrad.distributed.ddp.buckets import BucketPlan, plan_buckets
 from minigrad.distributed.ddp.layout import Layout
-from minigrad.distributed.ddp.refusals import check_complete
+from minigrad.distributed.ddp.refusals import check_to_average
 from minigrad.nn.flat import adopt_gradients
 from minigrad.nn.parameter import Parameter, distinct_parameters
 
@@ -66,7 +66,7 @@ def average_gradients(params: Iterable[Parameter], comm: Communicator, n: float)
     samples = as_samples("average_gradients", n)
     check_is_communicator("average_gradients", comm)
     unique = distinct_parameters("average_gradients", params)
-    check_complete("average_gradients", unique)
+    check_to_average("average_gradients", unique)
     # A layout knows where gradients lie. Alike sums up this rank's optimizers and the like in one number, its mark.
     layout = Layout([(param.name or f"number {i}", param) for i, param in enumerate(unique)])
     layout.check()

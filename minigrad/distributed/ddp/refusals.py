@@ -16,6 +16,7 @@ from minigrad.distributed.comm.wrappers import innermost
 from minigrad.distributed.ddp.buckets import BucketPlan
 from minigrad.distributed.ddp.layout import Layout
 from minigrad.errors import AutogradError, DistributedError, UnreducedGradientError
+from minigrad.kept import check_undivided
 from minigrad.nn.parameter import Parameter
 
 _WHO = "DistributedDataParallel"
@@ -41,6 +42,17 @@ def check_complete(who: str, params: Iterable[Parameter]) -> None:
                     f"{who}: expected no backward under way, got one that reaches {param.name or 'a parameter'}: "
                     "call it when that is over"
                 )
+
+
+def check_to_average(who: str, params: Sequence[Parameter]) -> None:
+    """Refuse gradients that are not whole: a backward adds to them, or ranks have divided them.
+
+    Raises:
+        AutogradError: there are such.
+    """
+    check_complete(who, params)
+    for param in params:
+        check_undivided(param)
 
 
 def nested(rank: int, what: str, outer: str) -> AutogradError:

@@ -36,16 +36,15 @@ class ShardedGradients:
     """The state of `reduce_scatter_hook`: one for each wrapper, whatever the number of its optimizers.
 
     Args:
-        ddp: The wrapper; no comm hook may be registered. All ranks call it.
+        ddp: The wrapper. All ranks call it.
         ownership: Of the buckets of its plan; by default one run a rank of each, all of one length.
 
     Attributes:
         own: Of each bucket the runs of this rank, in ascending order; an empty one where it has none.
-        guard: See there.
+        guard: See there; from `take_over` on.
 
     Raises:
-        ArgumentError: a comm hook is there, or the ownership is one of other buckets or ranks, or cuts a parameter
-            into two runs of one rank.
+        ArgumentError: the ownership is one of other buckets or ranks, or cuts a parameter into two runs of one rank.
         ReplicaMismatchError: another ownership on other ranks.
     """
 
@@ -64,6 +63,14 @@ class ShardedGradients:
         self._rooted = [ownership.is_rooted(bucket) for bucket in range(len(sizes))]
         self._buckets = {entry: bucket.index for bucket in self.plan.buckets for entry in bucket.entries}
         self._wires = [self._new_wire(bucket) for bucket in range(len(sizes))]
+        self.guard: GradientGuard
+
+    def take_over(self, ddp: DistributedDataParallel) -> None:
+        """Let the wrapper send its buckets by this, from now on.
+
+        Raises:
+            ArgumentError: a comm hook is there.
+        """
         ddp.register_comm_hook(self, reduce_scatter_hook)
         self.guard = GradientGuard(self.reducer.layout.params, self.reducer, self.check_ready)
 

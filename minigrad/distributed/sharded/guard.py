@@ -8,6 +8,7 @@ from typing import Any
 
 from minigrad.autograd.tape import Reached
 from minigrad.errors import AutogradError
+from minigrad.kept import keep_given
 from minigrad.nn.parameter import Parameter
 
 _WHY = (
@@ -24,15 +25,17 @@ class GradientGuard:
 
     Args:
         params: All of the wrapper, each once.
-        listener: Of them; it hears a backward after this one.
-        check: Raises where a backward may not begin.
+        listener: Of them; it hears a backward after this one. Once it has left them nothing is divided any more.
+        check: Raises where a backward may not begin; asked while the listener is there.
     """
 
     def __init__(self, params: Sequence[Parameter], listener: Any, check: Callable[[], None]) -> None:
-        self._check = check
+        self._listener, self._check = listener, check
         self._params, self._held, self._is_lifted = list(params), set[int](), False
         for param in params:
-            heard = [each for each in param.listeners if not isinstance(each, GradientGuard)]  # that of another wrapper
+            for other in (each for each in param.listeners if isinstance(each, GradientGuard)):
+                self._held |= other._held  # that of a wrapper which was there before
+            heard = [each for each in param.listeners if not isinstance(each, GradientGuard)]
             at = heard.index(listener)
             param.listeners = (*heard[:at], self, *heard[at:])
 
@@ -46,8 +49,11 @@ class GradientGuard:
         return id(param) in self._held and not param.grad_by_hand
 
     def hold(self, params: Iterable[Parameter]) -> None:
-        """The gradients of these parameters are divided from now on."""
-        self._held.update(map(id, params))
+        """The gradients of these parameters are divided from now on; what was kept of them keeps its numbers."""
+        for param in params:
+            self._held.add(id(param))
+            if param.grad_given is not None:
+                keep_given(param)
 
     def release(self, params: Iterable[Parameter]) -> None:
         """The gradients of these parameters are the same on all ranks: zeros."""
@@ -74,13 +80,15 @@ class GradientGuard:
             if self.divides(param) and param.grad_array is not None:
                 raise AutogradError(
                     f"{who}: expected gradients that were forgotten since the last step, got that of "
-                    f"{param.name or 'a parameter'}, of which this rank has its own run alone: call zero_grad() first"
+                    f"{param.name or 'a parameter'}, of which this rank has its own run alone: call "
+                    "zero_grad() of the wrapper first, or of optimizers that train all its parameters"
                 )
         self._held.clear()
 
     def begin(self, leaves: Reached) -> None:
         """A backward begins: it may not add to what is divided. Nobody has begun to wait for other ranks yet."""
-        self._check()
+        if self._listener in self._params[0].listeners:
+            self._check()
         self.check_forgotten("backward")
 
     def leaf(self, leaf: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from minigrad.arguments import as_list
 from minigrad.backend.dtypes import Array
 from minigrad.distributed.ddp.parallel import DistributedDataParallel
 from minigrad.distributed.sharded.gradients import ShardedGradients, extents_of
@@ -94,8 +95,13 @@ class ShardedOptimizer(Optimizer):
         ownership: Ownership | None = None,
     ) -> None:
         _check(optimizer, ddp)
-        self.shards = _shards_of(ddp, _ownership(optimizer, ddp, shares, caps, ownership))
+        there = _shards_there(ddp)
+        self.shards = _shards_of(there, ddp, _ownership(optimizer, ddp, shares, caps, ownership))
         self._check_homes(optimizer, optimizer.params())
+        state = optimizer.state_dict()
+        check_homed(_WHO, optimizer, self.shards, state)
+        if there is None:  # what was refused has left the wrapper as it was
+            self.shards.take_over(ddp)
         self.inner, self.name, self.defaults = optimizer, optimizer.name, optimizer.defaults
         self.master_weights, self.step_limit = optimizer.master_weights, optimizer.step_limit
         self.param_groups, self.parts = optimizer.param_groups, optimizer.parts
@@ -103,7 +109,6 @@ class ShardedOptimizer(Optimizer):
         self.moved_by = optimizer.moved_by
         self._base = self._options_number = self._updates = 0
         self._options = ()
-        state = optimizer.state_dict()
         cut(optimizer, self.shards)
         self._load(state)
         self._stand_in()
@@ -115,9 +120,12 @@ class ShardedOptimizer(Optimizer):
         if isinstance(optimizer, WholeOptimizer):
             self.shards.check_whole(f"{_WHO} of {optimizer.name}", params)
 
+    def _flats(self) -> list[Any]:
+        return list({id(param.flat): param.flat for param in self.params()}.values())
+
     def _stand_in(self) -> None:
         """Be seen beside the parameters, in the place of the inner optimizer."""
-        flats = list({id(param.flat): param.flat for param in self.params()}.values())
+        flats = self._flats()
         for flat in flats:
             flat.companions = tuple(each for each in flat.companions if each() is not self.inner)
         attach(self, flats)
@@ -141,17 +149,21 @@ class ShardedOptimizer(Optimizer):
         """
         self.shards.check_ready()
         self.shards.reducer.layout.check()
-        if self.shards.reducer.own.weighed:
-            raise AutogradError(
-                f"{_WHO}.step: expected combined gradients, got those of this rank alone, as after no_sync: let the "
-                "last backward before a step synchronise, or call flush()"
-            )
+        self._check_combined(f"{_WHO}.step")
         params = self.params()
         due = [i for i, param in enumerate(params) if param.grad_array is not None]
         with self.shards.guard.lifted():
             self.inner.step_unless_skipped(controls)
         self._updates = hash((self._updates, *due))
         self.shards.gather(params[i] for i in due)
+
+    def _check_combined(self, who: str) -> None:
+        """Refuse to take a run of gradients that are this rank's alone for its run of the combined ones."""
+        if self.shards.reducer.own.weighed:
+            raise AutogradError(
+                f"{who}: expected combined gradients, got those of this rank alone, as after no_sync: let the last "
+                "backward before a step synchronise, or call flush()"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `Optimizer.zero_grad`."""
@@ -161,6 +173,7 @@ class ShardedOptimizer(Optimizer):
     @contextmanager
     def looking(self) -> Iterator[Agree]:
         """Around a look at the gradients of this rank's runs; a flag becomes the largest of all ranks, who all ask."""
+        self._check_combined("GradScaler.unscale_")
         with self.shards.guard.lifted():
             yield self._agreed
 
@@ -185,7 +198,10 @@ class ShardedOptimizer(Optimizer):
 
         Raises:
             ArgumentError, NonFiniteError: see there; on all ranks.
+            AutogradError: gradients that were not combined.
         """
+        who = f"{_WHO}.clip_grad_norm_"
+        self._check_combined(who)
         with self.shards.guard.lifted():
             gradients = [
                 part.buffer.grad[start:stop]
@@ -194,7 +210,7 @@ class ShardedOptimizer(Optimizer):
             ]
             combined, device = self.shards.combined, self.shards.comm.device
             options = (max_norm, norm_type, error_if_nonfinite)
-            return clip_divided_grad_norm_(f"{_WHO}.clip_grad_norm_", gradients, device, combined, *options)
+            return clip_divided_grad_norm_(who, gradients, self._flats(), device, combined, *options)
 
     # --------------------------------------------------------------------------------------------------------- state
 
@@ -268,6 +284,8 @@ def _ownership(
     ownership: Ownership | None,
 ) -> Ownership | None:
     """What the arguments say; None where they say nothing."""
+    if ownership is not None and not isinstance(ownership, Ownership):
+        raise ArgumentError(f"{_WHO}: expected ownership to be an Ownership, got {type(ownership).__name__}")
     is_whole = isinstance(optimizer, WholeOptimizer)
     if shares is None and caps is None and (ownership is not None or not is_whole or _shards_there(ddp)):
         return ownership
@@ -277,7 +295,7 @@ def _ownership(
         raise ArgumentError(f"{_WHO}: expected caps of ranks for {optimizer.name}, which cuts nothing, got shares")
     world = ddp.comm.world_size
     for name, values in (("shares", shares), ("caps", caps)):
-        if values is not None and len(values) != world:
+        if values is not None and len(as_list(_WHO, name, values)) != world:
             raise ArgumentError(f"{_WHO}: expected {name} of {world} ranks, got {values!r}")
     if is_whole:
         return own_whole(extents_of(ddp, optimizer.params()), world, caps)
@@ -285,9 +303,10 @@ def _ownership(
     return own_by_shares([b.stop - b.start for b in ddp.plan.buckets], equal if shares is None else shares, caps)
 
 
-def _shards_of(ddp: DistributedDataParallel, ownership: Ownership | None) -> ShardedGradients:
+def _shards_of(
+    shards: ShardedGradients | None, ddp: DistributedDataParallel, ownership: Ownership | None
+) -> ShardedGradients:
     """Those of the wrapper, which are made where it has none yet."""
-    shards = _shards_there(ddp)
     if shards is None:
         return ShardedGradients(ddp, ownership)
     if ownership not in (None, shards.ownership):
