@@ -40,7 +40,7 @@ def page_of_schedule(schedule: CollectiveSchedule, title: str = "") -> str:
 
     Example:
         >>> from minigrad.distributed.algorithms import ring
-        >>> page_of_schedule(ring(4)).count("<svg class=\"round\"")
+        >>> page_of_schedule(ring(4)).count('<svg class="round"')
         7
     """
     check_schedule("page_of_schedule", schedule)
