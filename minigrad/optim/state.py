@@ -51,6 +51,11 @@ def state_views(member: Member) -> dict[str, Array]:
     """The state of a parameter by name, in its shape and in the optimizer's memory."""
     param, part, _ = member
     start, stop = part.buffer.span(param)
+    if part.slots and stop - start != param.numel():
+        raise ArgumentError(
+            f"Optimizer: expected the whole state of {getattr(param, 'name', None) or 'a parameter'}, got that of "
+            f"{stop - start} of its {param.numel()} elements: ask the ShardedOptimizer it was given to, on all ranks"
+        )
     return {name: part.state[name][start:stop].reshape(param.shape) for name in part.slots}
 
 

@@ -6,7 +6,7 @@ import pytest
 from minigrad import Tensor, manual_seed, nn
 from minigrad.distributed import DDP, ShardedOptimizer, average_gradients, run
 from minigrad.errors import ArgumentError, AutogradError
-from minigrad.optim import SGD, GradScaler, clip_grad_norm_
+from minigrad.optim import SGD, Adam, GradScaler, clip_grad_norm_, lr_scheduler
 
 
 def small_net():
@@ -145,5 +145,33 @@ def test_what_ranks_have_divided_is_not_averaged():
         loss_of(ddp).backward()
         with pytest.raises(AutogradError, match="has its own run alone"):
             average_gradients(ddp.parameters(), comm, 2)
+
+    run(body, 2)
+
+
+def test_the_state_inside_is_no_whole_one():
+    def body(comm):
+        ddp = DDP(small_net(), comm, bucket_cap_bytes=100)
+        inner = Adam(ddp.parameters())
+        optimizer = ShardedOptimizer(inner, ddp)
+        loss_of(ddp).backward()
+        optimizer.step()
+        saved = optimizer.state_dict()
+        for use in (inner.state_dict, lambda: inner.state, lambda: inner.load_state_dict(saved)):
+            with pytest.raises(ArgumentError, match="ask the ShardedOptimizer"):
+                use()
+
+    run(body, 2)
+
+
+def test_schedules_of_both_do_not_move_the_same_rates():
+    def body(comm):
+        ddp = DDP(small_net(), comm)
+        inner = SGD(ddp.parameters(), lr=0.1)
+        first = lr_scheduler.StepLR(inner, 1)
+        second = lr_scheduler.StepLR(ShardedOptimizer(inner, ddp), 1)
+        first.step()
+        with pytest.raises(ArgumentError, match="expected one schedule"):
+            second.step()
 
     run(body, 2)

@@ -106,12 +106,20 @@ class ShardedOptimizer(Optimizer):
         self.master_weights, self.step_limit = optimizer.master_weights, optimizer.step_limit
         self.param_groups, self.parts = optimizer.param_groups, optimizer.parts
         self._state, self._attempts = optimizer._state, optimizer._attempts
-        self.moved_by = optimizer.moved_by
         self._base = self._options_number = self._updates = 0
         self._options = ()
         cut(optimizer, self.shards)
         self._load(state)
         self._stand_in()
+
+    @property
+    def moved_by(self) -> Any:
+        """The schedule that has stepped the rates, which are those of the inner optimizer."""
+        return self.inner.moved_by
+
+    @moved_by.setter
+    def moved_by(self, schedule: Any) -> None:
+        self.inner.moved_by = schedule
 
     def _check_homes(self, optimizer: Optimizer, params: Sequence[Any]) -> None:
         """Refuse parameters that the wrapper does not have, and parts of what the optimizer needs whole."""
@@ -120,12 +128,9 @@ class ShardedOptimizer(Optimizer):
         if isinstance(optimizer, WholeOptimizer):
             self.shards.check_whole(f"{_WHO} of {optimizer.name}", params)
 
-    def _flats(self) -> list[Any]:
-        return list({id(param.flat): param.flat for param in self.params()}.values())
-
     def _stand_in(self) -> None:
         """Be seen beside the parameters, in the place of the inner optimizer."""
-        flats = self._flats()
+        flats = _flats_of(self)
         for flat in flats:
             flat.companions = tuple(each for each in flat.companions if each() is not self.inner)
         attach(self, flats)
@@ -149,21 +154,13 @@ class ShardedOptimizer(Optimizer):
         """
         self.shards.check_ready()
         self.shards.reducer.layout.check()
-        self._check_combined(f"{_WHO}.step")
+        _check_combined(self.shards, f"{_WHO}.step")
         params = self.params()
         due = [i for i, param in enumerate(params) if param.grad_array is not None]
         with self.shards.guard.lifted():
             self.inner.step_unless_skipped(controls)
         self._updates = hash((self._updates, *due))
         self.shards.gather(params[i] for i in due)
-
-    def _check_combined(self, who: str) -> None:
-        """Refuse to take a run of gradients that are this rank's alone for its run of the combined ones."""
-        if self.shards.reducer.own.weighed:
-            raise AutogradError(
-                f"{who}: expected combined gradients, got those of this rank alone, as after no_sync: let the last "
-                "backward before a step synchronise, or call flush()"
-            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `Optimizer.zero_grad`."""
@@ -173,7 +170,7 @@ class ShardedOptimizer(Optimizer):
     @contextmanager
     def looking(self) -> Iterator[Agree]:
         """Around a look at the gradients of this rank's runs; a flag becomes the largest of all ranks, who all ask."""
-        self._check_combined("GradScaler.unscale_")
+        _check_combined(self.shards, "GradScaler.unscale_")
         with self.shards.guard.lifted():
             yield self._agreed
 
@@ -201,7 +198,7 @@ class ShardedOptimizer(Optimizer):
             AutogradError: gradients that were not combined.
         """
         who = f"{_WHO}.clip_grad_norm_"
-        self._check_combined(who)
+        _check_combined(self.shards, who)
         with self.shards.guard.lifted():
             gradients = [
                 part.buffer.grad[start:stop]
@@ -210,7 +207,7 @@ class ShardedOptimizer(Optimizer):
             ]
             combined, device = self.shards.combined, self.shards.comm.device
             options = (max_norm, norm_type, error_if_nonfinite)
-            return clip_divided_grad_norm_(who, gradients, self._flats(), device, combined, *options)
+            return clip_divided_grad_norm_(who, gradients, _flats_of(self), device, combined, *options)
 
     # --------------------------------------------------------------------------------------------------------- state
 
@@ -267,6 +264,19 @@ class ShardedOptimizer(Optimizer):
         """See `nn.companions.Companion`."""
         super().settle(number)
         self._updates = 0
+
+
+def _check_combined(shards: ShardedGradients, who: str) -> None:
+    """Refuse to take a run of gradients that are this rank's alone for its run of the combined ones."""
+    if shards.reducer.own.weighed:
+        raise AutogradError(
+            f"{who}: expected combined gradients, got those of this rank alone, as after no_sync: let the last "
+            "backward before a step synchronise, or call flush()"
+        )
+
+
+def _flats_of(optimizer: Optimizer) -> list[Any]:
+    return list({id(param.flat): param.flat for param in optimizer.params()}.values())
 
 
 def _check(optimizer: Any, ddp: Any) -> None:
