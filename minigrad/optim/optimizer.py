@@ -273,7 +273,7 @@ class Optimizer:
                 self.clock = None if captured is None else captured.clock_of(group, part, step, params, runs, limit)
                 arrays = [buffer.data, buffer.grad, *state]
                 for start, stop in runs:
-                    block = BLOCK if xp is np else stop - start
+                    block = BLOCK if xp is np else max(1, stop - start)
                     for first in range(start, stop, block):
                         last = min(first + block, stop)
                         whole = last - first == buffer.count  # then no views are made

@@ -493,6 +493,14 @@ def test_the_gpu_gets_the_same_bits_without_waiting(strict_cupy, rng, make, opti
     assert same(values(params), [to_device(twin.data, Device("cpu")) for twin in twins])
 
 
+def test_a_gradient_without_elements_is_stepped_alone_on_a_gpu(strict_cupy):
+    nothing, rest = (Parameter(to_device(np.ones(shape, np.float32), Device("cuda:1"))) for shape in [(0, 3), (2,)])
+    optimizer = SGD([nothing, rest], lr=0.1)
+    nothing.grad = Tensor(to_device(np.zeros((0, 3), np.float32), Device("cuda:1")))
+    optimizer.step()
+    assert to_device(rest.data, Device("cpu")).tolist() == [1.0, 1.0]
+
+
 def test_a_subclass_needs_a_formula(rng):
     params = draw_parameters(rng)
     optimizer = Optimizer(params, {"lr": 0.1})
