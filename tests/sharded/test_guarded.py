@@ -59,7 +59,11 @@ def test_gradients_that_are_not_combined_are_neither_clipped_nor_unscaled(use):
     run(body, 2)
 
 
-@pytest.mark.parametrize("wrap", [lambda net, comm: net, lambda net, comm: DDP(net, comm)], ids=["alone", "wrapped"])
+def alone(net, comm):
+    return net
+
+
+@pytest.mark.parametrize("wrap", [alone, DDP])
 def test_an_unwrapped_module_is_trained_by_a_plain_optimizer(wrap):
     def body(comm):
         ddp, optimizer = wrapped(comm)
@@ -73,6 +77,7 @@ def test_an_unwrapped_module_is_trained_by_a_plain_optimizer(wrap):
         plain.zero_grad()
         loss_of(model).backward()
         plain.step()
+        assert len(plain.params()[0].listeners) == (0 if wrap is alone else 1)  # a wrapper's, at most
         return [x.grad.numpy().tobytes() for x in model.parameters()]
 
     first, second = run(body, 2)

@@ -25,7 +25,8 @@ class GradientGuard:
 
     Args:
         params: All of the wrapper, each once.
-        listener: Of them; it hears a backward after this one. Once it has left them nothing is divided any more.
+        listener: Of them; it hears a backward after this one. Once it has left them so does this, as soon as nothing is
+            divided.
         check: Raises where a backward may not begin; asked while the listener is there.
     """
 
@@ -87,9 +88,12 @@ class GradientGuard:
 
     def begin(self, leaves: Reached) -> None:
         """A backward begins: it may not add to what is divided. Nobody has begun to wait for other ranks yet."""
-        if self._listener in self._params[0].listeners:
+        is_wrapped = self._listener in self._params[0].listeners
+        if is_wrapped:
             self._check()
         self.check_forgotten("backward")
+        for param in self._params if not is_wrapped else ():
+            param.listeners = tuple(kept for kept in param.listeners if kept is not self)
 
     def leaf(self, leaf: Any) -> None:
         """A gradient is complete."""
