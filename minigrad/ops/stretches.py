@@ -128,10 +128,10 @@ def fold_gates(x: Array, fold: Fold, of_weights: Fold) -> None:
 def unfold_gates(x: Array, fold: Fold, of_weights: Fold) -> None:
     """The way back, of gradients."""
     if of_weights is not fold:
-        x[...] = unfold(x, fold)
+        x[...] = _unfolded(x, fold)
 
 
-def unfold(x: Array, fold: Fold, out: Array | None = None) -> Array:
+def _unfolded(x: Array, fold: Fold, out: Array | None = None) -> Array:
     """The way back, of a matrix or of a vector."""
     gates = fold[-1][0].stop
     parts = x.reshape(gates, len(x) // gates, *x.shape[1:])
@@ -220,6 +220,6 @@ def _give(edge: Edge, found: Array, fold: Fold, like: Tensor) -> None:
     if fold is PLAIN_FOLD:
         lend(edge, narrowed(found, like))  # two biases may have one
     elif found.dtype == like.dtype:
-        accumulate(edge, unfold(found, fold, destination(edge)))
+        accumulate(edge, _unfolded(found, fold, destination(edge)))
     else:
-        accumulate(edge, narrowed(unfold(found, fold), like))
+        accumulate(edge, narrowed(_unfolded(found, fold), like))
