@@ -58,6 +58,10 @@ class Workspace:
         self._lock = threading.Lock()
         self._alone = _Block(0).references()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+        """Itself: copies of what holds it, as of an optimizer, share it."""
+        return self
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array in C order, of any values."""
         nbytes = math.prod(shape) * dtype.itemsize

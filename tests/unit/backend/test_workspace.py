@@ -1,5 +1,6 @@
 """Memory that arrays of a step take in turns: never two at once, never too much, no longer than somebody trains."""
 
+import copy
 import gc
 import threading
 import tracemalloc
@@ -149,6 +150,14 @@ def test_it_ends_with_those_who_train(monkeypatch):
     del other, optimizers
     gc.collect()
     assert kept() is None and out.isfinite().all()  # an array outlives it
+
+
+def test_copies_of_those_who_train_share_it():
+    net = nn.Linear(2, 3)
+    net.optimizer = optim.SGD(net.parameters(), lr=0.1)
+    made = copy.deepcopy(net)
+    assert made.optimizer.params()[0] is made.weight
+    assert copy.deepcopy(net.weight.flat).workspace is net.weight.flat.workspace is shared_workspace()
 
 
 def test_without_training_there_is_none(monkeypatch):
