@@ -89,15 +89,16 @@ def gathered(comm: Any, obj: Any, f: Path, ready: Callable[[], object] = tuple) 
         Exception: see `save`.
     """
     objects = objects_in(obj)
+
+    def prepare() -> None:
+        ready()
+        check_at_rest("save", objects.values())
+
     begin(comm, "save")
     check_one_path(comm, os.fspath(f))
-    bundle = together(comm, "save", lambda: (ready(), _taken(obj, objects))[1])
+    together(comm, "save", prepare)
+    bundle = together(comm, "save", lambda: Bundle().take(obj))  # which ranks may do together
     return recorded(comm, bundle, with_objects=bool(objects))
-
-
-def _taken(obj: Any, objects: Mapping[str, Any]) -> Bundle:
-    check_at_rest("save", objects.values())
-    return Bundle().take(obj)
 
 
 @spoken

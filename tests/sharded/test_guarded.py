@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from minigrad import Tensor, manual_seed, nn
+from minigrad import Tensor, manual_seed, nn, save
 from minigrad.distributed import DDP, ShardedOptimizer, average_gradients, run
-from minigrad.errors import ArgumentError, AutogradError
+from minigrad.errors import ArgumentError, AutogradError, RankFailedError
 from minigrad.optim import SGD, Adam, GradScaler, clip_grad_norm_, lr_scheduler
 
 
@@ -178,5 +178,21 @@ def test_schedules_of_both_do_not_move_the_same_rates():
         first.step()
         with pytest.raises(ArgumentError, match="expected one schedule"):
             second.step()
+
+    run(body, 2)
+
+
+def test_a_rank_that_may_not_save_says_so_before_the_others_put_the_state_together(tmp_path):
+    def body(comm):
+        ddp = DDP(small_net(), comm)
+        optimizer = ShardedOptimizer(Adam(ddp.parameters()), ddp)
+        loss_of(ddp).backward()
+        optimizer.step()
+        ddp.zero_grad()
+        if comm.rank:
+            with ddp.no_sync():
+                loss_of(ddp).backward()
+        with pytest.raises((AutogradError, RankFailedError), match="expected gradients that are combined and used"):
+            save({"model": ddp, "optimizer": optimizer}, tmp_path / "run")
 
     run(body, 2)
