@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from minigrad import Tensor, manual_seed, nn
 from minigrad.distributed import DDP, Recording, ShardedOptimizer, run
 from minigrad.distributed.comm.wire_bytes import wire_bytes
-from minigrad.distributed.sharded import Ownership, Extent, own_evenly, own_whole
+from minigrad.distributed.sharded import Extent, Ownership, extents_of, own_evenly, own_whole
 from minigrad.errors import ArgumentError, LayoutError
-from minigrad.optim import LAMB, AdamW, Muon, clip_grad_norm_
+from minigrad.optim import LAMB, SGD, AdamW, Muon, clip_grad_norm_
 from minigrad.testing.conformance import MinigradAdapter, report, shards
 from minigrad.testing.conformance.own import MinigradReplica, optimizer_of
 
@@ -260,3 +260,20 @@ def test_planted_faults_are_seen(replica, check, words):
 
     found = report(Adapter(functools.partial(run, timeout_s=TIMEOUT_S)), [check])
     assert found.rows[0].verdict == ("fails" if words else "passes") and words in found.rows[0].message
+
+
+def test_two_optimizers_that_need_parameters_whole_share_an_ownership():
+    def body(comm, sharded):
+        manual_seed(0)
+        net = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 4))
+        ddp = DDP(net, comm, bucket_cap_bytes=64)
+        made = [Muon([net[0].weight], lr=0.1), LAMB([net[1].weight], lr=0.1), SGD([net[0].bias, net[1].bias], lr=0.1)]
+        if sharded:
+            owned = own_whole(extents_of(ddp, [net[0].weight, net[1].weight]), comm.world_size)
+            made = [ShardedOptimizer(each, ddp, ownership=owned) for each in made]
+        ddp(Tensor(np.ones((2, 5), np.float32))).square().mean().backward()
+        for each in made:
+            each.step()
+        return [x.detach().numpy().tobytes() for x in net.parameters()]
+
+    assert run(body, 2, True) == run(body, 2, False)

@@ -252,7 +252,8 @@ class ShardedGradients:
             if begin < end and not any(start <= begin and end <= stop for start, stop in runs):
                 raise LayoutError(
                     f"{who}: expected each parameter whole on one rank, got {param.name} of shape {param.shape} in "
-                    "parts: make this the wrapper's first ShardedOptimizer, or give that an ownership by own_whole"
+                    "parts: make this the wrapper's first ShardedOptimizer, or give that "
+                    "one ownership=own_whole(extents_of(ddp, params), world_size), with the parameters of both"
                 )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
@@ -272,6 +273,13 @@ def extents_of(ddp: DistributedDataParallel, whole: Iterable[Parameter]) -> list
 
     Args:
         whole: Those that have to stay whole.
+
+    Example:
+        >>> from minigrad import nn
+        >>> from minigrad.distributed import DDP, SoloCommunicator
+        >>> net = nn.Linear(4, 8, bias=False)
+        >>> extents_of(DDP(net, SoloCommunicator()), net.parameters())
+        [[Extent(elements=32, is_whole=True)]]
     """
     kept, entries = {id(param) for param in whole}, ddp.reducer.layout.entries()
     params = ddp.reducer.layout.params
