@@ -200,7 +200,7 @@ def test_captured_on_gpus_that_decide_themselves_whether_a_step_counts(cuda):
         optimizer = OPTIMIZERS["adam"](ddp.parameters())
         if sharded:
             optimizer = ShardedOptimizer(optimizer, ddp, caps=[None, 44])  # the last bucket is not cut evenly
-            owned = optimizer.shards.ownership
+            owned = optimizer.gradients.ownership
             assert {owned.is_rooted(bucket) for bucket in range(len(owned.sizes))} == {True, False}
         scaler = GradScaler(growth_interval=2)
 

@@ -19,10 +19,10 @@ class ShardedReplica(MinigradReplica):
     def __init__(self, comm, setup):
         super().__init__(comm, setup)
         self._optimizer = ShardedOptimizer(self._optimizer, self._ddp)
-        self._shards = self._optimizer.shards
+        self._gradients = self._optimizer.gradients
 
     def gradients(self):
-        shards, found = self._shards, {}
+        shards, found = self._gradients, {}
         if not any(map(shards.guard.divides, self._model.parameters())):
             return super().gradients()
         whole = [shards.gathered(b, [run.grad for run in runs], shards.dtype(b)) for b, runs in enumerate(shards.own)]
@@ -47,7 +47,7 @@ class PlainInItsPlace(ShardedReplica):
 
     def __init__(self, comm, setup):
         super().__init__(comm, setup)
-        self._guarding = self._shards.guard.lifted()
+        self._guarding = self._gradients.guard.lifted()
         self._guarding.__enter__()
         self._optimizer = SGD(self._model.parameters(), lr=setup.lr, weight_decay=setup.weight_decay)
 

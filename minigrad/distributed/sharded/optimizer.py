@@ -60,7 +60,7 @@ class ShardedOptimizer(Optimizer):
 
     Attributes:
         inner: What was given.
-        shards: What a wrapper's sharded optimizers have in common.
+        gradients: What a wrapper's sharded optimizers have in common.
         param_groups: Those of the inner one, to be changed between steps as there.
 
     Raises:
@@ -96,19 +96,19 @@ class ShardedOptimizer(Optimizer):
     ) -> None:
         _check(optimizer, ddp)
         there = _shards_there(ddp)
-        self.shards = _shards_of(there, ddp, _ownership(optimizer, ddp, shares, caps, ownership))
+        self.gradients = _gradients_of(there, ddp, _ownership(optimizer, ddp, shares, caps, ownership))
         self._check_homes(optimizer, optimizer.params())
         state = optimizer.state_dict()
-        check_homed(_WHO, optimizer, self.shards, state)
+        check_homed(_WHO, optimizer, self.gradients, state)
         if there is None:  # what was refused has left the wrapper as it was
-            self.shards.take_over(ddp)
+            self.gradients.take_over(ddp)
         self.inner, self.name, self.defaults = optimizer, optimizer.name, optimizer.defaults
         self.master_weights, self.step_limit = optimizer.master_weights, optimizer.step_limit
         self.param_groups, self.parts = optimizer.param_groups, optimizer.parts
         self._state, self._attempts = optimizer._state, optimizer._attempts
         self._base = self._options_number = self._updates = 0
         self._options = ()
-        cut(optimizer, self.shards)
+        cut(optimizer, self.gradients)
         self._load(state)
         self._stand_in()
 
@@ -124,9 +124,9 @@ class ShardedOptimizer(Optimizer):
     def _check_homes(self, optimizer: Optimizer, params: Sequence[Any]) -> None:
         """Refuse parameters that the wrapper does not have, and parts of what the optimizer needs whole."""
         for param in params:
-            self.shards.bucket_of(param)
+            self.gradients.bucket_of(param)
         if isinstance(optimizer, WholeOptimizer):
-            self.shards.check_whole(f"{_WHO} of {optimizer.name}", params)
+            self.gradients.check_whole(f"{_WHO} of {optimizer.name}", params)
 
     def _stand_in(self) -> None:
         """Be seen beside the parameters, in the place of the inner optimizer."""
@@ -152,33 +152,33 @@ class ShardedOptimizer(Optimizer):
             AutogradError: gradients that were not combined, as those of `no_sync`.
             LayoutError: the wrapper was unwrapped, or has other trainable parameters than when this was made.
         """
-        self.shards.check_ready()
-        self.shards.reducer.layout.check()
-        _check_combined(self.shards, f"{_WHO}.step")
+        self.gradients.check_ready()
+        self.gradients.reducer.layout.check()
+        _check_combined(self.gradients, f"{_WHO}.step")
         params = self.params()
         due = [i for i, param in enumerate(params) if param.grad_array is not None]
-        with self.shards.guard.lifted():
+        with self.gradients.guard.lifted():
             self.inner.step_unless_skipped(controls)
         self._updates = hash((self._updates, *due))
-        self.shards.gather(params[i] for i in due)
+        self.gradients.gather(params[i] for i in due)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; see `Optimizer.zero_grad`."""
         super().zero_grad(set_to_none)
-        self.shards.guard.release(self.params())
+        self.gradients.guard.release(self.params())
 
     @contextmanager
     def looking(self) -> Iterator[Agree]:
         """Around a look at the gradients of this rank's runs; a flag becomes the largest of all ranks, who all ask."""
-        _check_combined(self.shards, "GradScaler.unscale_")
-        with self.shards.guard.lifted():
+        _check_combined(self.gradients, "GradScaler.unscale_")
+        with self.gradients.guard.lifted():
             yield self._agreed
 
     def _agreed(self, flag: Array | None) -> Array | None:
         if flag is None:  # no gradient, and so on all ranks
             return None
-        with self.shards.comm.device.current():
-            number = self.shards.combined(flag.astype(np.float64), largest=True)
+        with self.gradients.comm.device.current():
+            number = self.gradients.combined(flag.astype(np.float64), largest=True)
             flag[...] = number
         return flag
 
@@ -198,14 +198,14 @@ class ShardedOptimizer(Optimizer):
             AutogradError: gradients that were not combined.
         """
         who = f"{_WHO}.clip_grad_norm_"
-        _check_combined(self.shards, who)
-        with self.shards.guard.lifted():
+        _check_combined(self.gradients, who)
+        with self.gradients.guard.lifted():
             gradients = [
                 part.buffer.grad[start:stop]
                 for part in all_parts(self)
                 for start, stop in part.buffer.runs([p for p in part.params if p.grad_array is not None])
             ]
-            combined, device = self.shards.combined, self.shards.comm.device
+            combined, device = self.gradients.combined, self.gradients.comm.device
             options = (max_norm, norm_type, error_if_nonfinite)
             return clip_divided_grad_norm_(who, gradients, _flats_of(self), device, combined, *options)
 
@@ -228,7 +228,7 @@ class ShardedOptimizer(Optimizer):
         It loads into the unsharded optimizer, and into a sharded one of any number of ranks. Tensors are copies.
         """
         settled_parts(self)
-        return optimizer_state(self, whole_views(self, self.shards))
+        return optimizer_state(self, whole_views(self, self.gradients))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned, here or of an unsharded optimizer: a rank keeps its own runs of it.
@@ -241,7 +241,7 @@ class ShardedOptimizer(Optimizer):
         self.settle(unshared_number())
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        check_homed(f"{self.name}.load_state_dict", self, self.shards, state_dict)
+        check_homed(f"{self.name}.load_state_dict", self, self.gradients, state_dict)
         load_optimizer_state(self, state_dict, restore_run)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -250,7 +250,7 @@ class ShardedOptimizer(Optimizer):
         params: list[Any] = [given] if isinstance(given, Tensor) else list(given or ())
         self._check_homes(self.inner, params)
         self.inner.add_param_group({**group, "params": params} if params else group)
-        cut(self.inner, self.shards)
+        cut(self.inner, self.gradients)
         self._stand_in()
 
     def mark(self) -> int:
@@ -266,9 +266,9 @@ class ShardedOptimizer(Optimizer):
         self._updates = 0
 
 
-def _check_combined(shards: ShardedGradients, who: str) -> None:
+def _check_combined(gradients: ShardedGradients, who: str) -> None:
     """Refuse to take a run of gradients that are this rank's alone for its run of the combined ones."""
-    if shards.reducer.own.weighed:
+    if gradients.reducer.own.weighed:
         raise AutogradError(
             f"{who}: expected combined gradients, got those of this rank alone, as after no_sync: let the last "
             "backward before a step synchronise, or call flush()"
@@ -313,15 +313,15 @@ def _ownership(
     return own_by_shares([b.stop - b.start for b in ddp.plan.buckets], equal if shares is None else shares, caps)
 
 
-def _shards_of(
-    shards: ShardedGradients | None, ddp: DistributedDataParallel, ownership: Ownership | None
+def _gradients_of(
+    gradients: ShardedGradients | None, ddp: DistributedDataParallel, ownership: Ownership | None
 ) -> ShardedGradients:
     """Those of the wrapper, which are made where it has none yet."""
-    if shards is None:
+    if gradients is None:
         return ShardedGradients(ddp, ownership)
-    if ownership not in (None, shards.ownership):
+    if ownership not in (None, gradients.ownership):
         raise ArgumentError(f"{_WHO}: expected the shares of the wrapper's first sharded optimizer, got others")
-    return shards
+    return gradients
 
 
 def _shards_there(ddp: DistributedDataParallel) -> ShardedGradients | None:

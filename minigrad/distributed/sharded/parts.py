@@ -16,7 +16,7 @@ from minigrad.optim.run import FlatRun
 from minigrad.optim.state import Member, Saved, members_of
 
 
-def cut(optimizer: Optimizer, shards: ShardedGradients) -> None:
+def cut(optimizer: Optimizer, gradients: ShardedGradients) -> None:
     """Put parts of this rank's own runs in the place of those that hold whole flat buffers.
 
     A part counts the steps of all parameters of its bucket, also of those of which this rank has no element, so that
@@ -29,8 +29,8 @@ def cut(optimizer: Optimizer, shards: ShardedGradients) -> None:
         slots = {id(param): part.slots for part in parts for param in part.params}
         members: dict[int, tuple[FlatRun, list[Parameter]]] = {}
         for param in (param for part in parts for param in part.params):
-            bucket = shards.bucket_of(param)  # None where it gets no gradient
-            run = _run_of(param, () if bucket is None else shards.own[bucket])
+            bucket = gradients.bucket_of(param)  # None where it gets no gradient
+            run = _run_of(param, () if bucket is None else gradients.own[bucket])
             if run is None:
                 run = empty.setdefault((id(param.flat), bucket), FlatRun(param.flat, 0, 0, param.flat.params))
             members.setdefault(id(run), (run, []))[1].append(param)
@@ -48,25 +48,25 @@ def _run_of(param: Parameter, runs: Iterable[FlatRun]) -> FlatRun | None:
     return next((run for run, (start, stop) in spans if start < stop), None)
 
 
-def whole_views(optimizer: Optimizer, shards: ShardedGradients) -> Callable[[Member], Mapping[str, Array]]:
+def whole_views(optimizer: Optimizer, gradients: ShardedGradients) -> Callable[[Member], Mapping[str, Array]]:
     """What gives the whole state of a parameter, put together from all ranks; all of them call it."""
     slots: dict[int, dict[str, Any]] = {}  # of each bucket with state: names and dtypes, the same on all ranks
     for part in all_parts(optimizer):
         for param, step in zip(part.params, part.steps):
-            bucket = shards.bucket_of(param)
+            bucket = gradients.bucket_of(param)
             if step and bucket is not None:
                 slots.setdefault(bucket, {}).update({name: part.state[name].dtype for name in part.slots})
     gathered: dict[tuple[int, str], Array] = {}
     for bucket in sorted(slots):
-        states = [optimizer._state.get(id(run), {}) for run in shards.own[bucket]]
+        states = [optimizer._state.get(id(run), {}) for run in gradients.own[bucket]]
         for name, dtype in sorted(slots[bucket].items()):
-            gathered[bucket, name] = shards.gathered(bucket, [state.get(name) for state in states], dtype)
+            gathered[bucket, name] = gradients.gathered(bucket, [state.get(name) for state in states], dtype)
 
     def views(member: Member) -> Mapping[str, Array]:
         param, part, _ = member
-        bucket = shards.bucket_of(param)
+        bucket = gradients.bucket_of(param)
         assert bucket is not None  # without a bucket it was never updated
-        first = shards.plan.buckets[bucket].start
+        first = gradients.plan.buckets[bucket].start
         start, stop = (at - first for at in param.flat.span(param))
         return {name: gathered[bucket, name][start:stop].reshape(param.shape) for name in part.slots}
 
@@ -87,7 +87,7 @@ def restore_run(member: Member, saved: Saved) -> None:
             part.state[name][start:stop] = own
 
 
-def check_homed(who: str, optimizer: Optimizer, shards: ShardedGradients, state_dict: Any) -> None:
+def check_homed(who: str, optimizer: Optimizer, gradients: ShardedGradients, state_dict: Any) -> None:
     """Refuse state of a parameter that is in no bucket: no rank has room for it.
 
     Raises:
@@ -99,7 +99,7 @@ def check_homed(who: str, optimizer: Optimizer, shards: ShardedGradients, state_
         return  # which is refused later, in other words
     keys = [key for group in groups if isinstance(group, Mapping) for key in group.get("params", ())]
     for key, (param, _, _) in zip(keys, members_of(optimizer)):
-        if state.get(key) and shards.bucket_of(param) is None:
+        if state.get(key) and gradients.bucket_of(param) is None:
             raise StateDictError(
                 f"{who}: expected no state of frozen parameters, got that of {param.name or key}: leave its entry out, "
                 "or wrap the module once it is trainable"
