@@ -1,9 +1,11 @@
 """How much Python runs before a fused operation is launched; see tests/benchmarks/overhead.py for what it takes."""
 
+import math
 import sys
 
 import pytest
 
+import minigrad
 from minigrad.backend.flags import forget_found
 from tests.benchmarks.overhead import light_gpu, operations
 
@@ -44,6 +46,16 @@ def test_few_calls_are_made_before_the_launch(clock, name):
     found = calls_until_launch(operations()[name], clock)
     assert clock.at
     assert found <= MOST_CALLS[name]
+
+
+def test_what_is_kept_is_of_one_kind_of_arrays(request):
+    with light_gpu():
+        operations()["cross_entropy"]()
+    forget_found()
+    device = request.getfixturevalue("cuda")
+    labels = minigrad.tensor([0, 2], device=device)
+    loss = minigrad.nn.functional.cross_entropy(minigrad.zeros(2, 3, device=device), labels)
+    assert loss.item() == pytest.approx(math.log(3))
 
 
 def test_it_counts_every_call(clock):

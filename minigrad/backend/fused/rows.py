@@ -57,11 +57,11 @@ def arrivals(like: Array) -> Array:
     """Where the blocks of a launch on the current stream count themselves, so that the last one knows: 0 before it and
     after it.
     """
-    return _arrivals(place_of(like))
+    return _arrivals(place_of(like), type(like))
 
 
 @functools.cache
-def _arrivals(place: Place) -> Array:
+def _arrivals(place: Place, kind: type) -> Array:
     if place is None:
         return np.zeros(1, np.uint32)
     with Device(f"cuda:{place[0]}").current() as cupy:
