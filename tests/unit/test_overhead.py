@@ -52,10 +52,11 @@ def test_what_is_kept_is_of_one_kind_of_arrays(request):
     with light_gpu():
         operations()["cross_entropy"]()
     forget_found()
-    device = request.getfixturevalue("cuda")
-    labels = minigrad.tensor([0, 2], device=device)
-    loss = minigrad.nn.functional.cross_entropy(minigrad.zeros(2, 3, device=device), labels)
-    assert loss.item() == pytest.approx(math.log(3))
+    for fixture, place in (("strict_cupy", "cuda:0"), ("cuda", "cuda:1")):  # which each makes the current one
+        request.getfixturevalue(fixture)
+        logits, labels = minigrad.zeros(2, 3, device=place), minigrad.tensor([0, 2], device=place)
+        loss = minigrad.nn.functional.cross_entropy(logits, labels)
+        assert loss.item() == pytest.approx(math.log(3))
 
 
 def test_it_counts_every_call(clock):

@@ -57,11 +57,12 @@ def arrivals(like: Array) -> Array:
     """Where the blocks of a launch on the current stream count themselves, so that the last one knows: 0 before it and
     after it.
     """
-    return _arrivals(place_of(like), type(like))
+    kind: Any = type(like)
+    return _arrivals(place_of(like), kind)
 
 
 @functools.cache
-def _arrivals(place: Place, kind: type) -> Array:
+def _arrivals(place: Place, kind: Any) -> Array:
     if place is None:
         return np.zeros(1, np.uint32)
     with Device(f"cuda:{place[0]}").current() as cupy:
