@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import random
@@ -140,9 +141,15 @@ def counted() -> int:
     return min(run_forked(body, RANKS)[0])
 
 
+def descriptors() -> int:
+    """How many this process has open, but for those that only garbage holds."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_the_living_go_on_whenever_a_rank_is_killed():
     drawn, calls, moments = random.Random(16), counted(), set()
-    descriptors = len(os.listdir("/proc/self/fd"))
+    open_before = descriptors()
     for i in range(20):
         victim, moment = i % RANKS, drawn.randrange(calls)
 
@@ -168,7 +175,7 @@ def test_the_living_go_on_whenever_a_rank_is_killed():
         assert all_gone(pids)
         assert [path for pid in pids for path in Path("/dev/shm").glob(f"minigrad-{pid}-*")] == []
     assert len(moments) > 1
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert descriptors() <= open_before  # what an earlier test left may be closed meanwhile
 
 
 # ------------------------------------------------------------------------------------------------------- the launcher
