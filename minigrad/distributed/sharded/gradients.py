@@ -189,14 +189,14 @@ class ShardedGradients:
 
     def _runs_with(self, number: int, params: Sequence[Parameter]) -> list[list[Run]]:
         """Of each rank the runs of a bucket that have elements of these parameters."""
-        places = [self._place(number, param) for param in params]
+        places = [self.place(number, param) for param in params]
         return [
             [(start, stop) for start, stop in own if any(start < end and begin < stop for begin, end in places)]
             for own in self.ownership.runs[number]
         ]
 
-    def _place(self, number: int, param: Parameter) -> Run:
-        """The elements of a bucket that a parameter is."""
+    def place(self, number: int, param: Parameter) -> Run:
+        """The elements [start, stop) of a bucket that a parameter of it is."""
         start, stop = (at - self.plan.buckets[number].start for at in param.flat.span(param))
         return start, stop
 
@@ -247,7 +247,7 @@ class ShardedGradients:
             number = self.bucket_of(param)
             if number is None:
                 continue
-            begin, end = self._place(number, param)
+            begin, end = self.place(number, param)
             runs = [run for of_rank in self.ownership.runs[number] for run in of_rank]
             if begin < end and not any(start <= begin and end <= stop for start, stop in runs):
                 raise LayoutError(

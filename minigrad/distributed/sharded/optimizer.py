@@ -95,8 +95,8 @@ class ShardedOptimizer(Optimizer):
         ownership: Ownership | None = None,
     ) -> None:
         _check(optimizer, ddp)
-        there = _shards_there(ddp)
-        self.gradients = _gradients_of(there, ddp, _ownership(optimizer, ddp, shares, caps, ownership))
+        there = _gradients_there(ddp)
+        self.gradients = _gradients_of(there, ddp, _ownership(optimizer, ddp, there is None, shares, caps, ownership))
         self._check_homes(optimizer, optimizer.params())
         state = optimizer.state_dict()
         check_homed(_WHO, optimizer, self.gradients, state)
@@ -289,15 +289,16 @@ def _check(optimizer: Any, ddp: Any) -> None:
 def _ownership(
     optimizer: Optimizer,
     ddp: DistributedDataParallel,
+    is_first: bool,
     shares: Sequence[float] | None,
     caps: Sequence[int | None] | None,
     ownership: Ownership | None,
 ) -> Ownership | None:
-    """What the arguments say; None where they say nothing."""
+    """What the arguments say, of the first optimizer of a wrapper or of another; None where they say nothing."""
     if ownership is not None and not isinstance(ownership, Ownership):
         raise ArgumentError(f"{_WHO}: expected ownership to be an Ownership, got {type(ownership).__name__}")
     is_whole = isinstance(optimizer, WholeOptimizer)
-    if shares is None and caps is None and (ownership is not None or not is_whole or _shards_there(ddp)):
+    if shares is None and caps is None and (ownership is not None or not is_whole or not is_first):
         return ownership
     if ownership is not None:
         raise ArgumentError(f"{_WHO}: expected shares and caps, or an ownership, got both")
@@ -324,6 +325,6 @@ def _gradients_of(
     return gradients
 
 
-def _shards_there(ddp: DistributedDataParallel) -> ShardedGradients | None:
+def _gradients_there(ddp: DistributedDataParallel) -> ShardedGradients | None:
     state = None if ddp.reducer.hook is None else ddp.reducer.hook.state
     return state if isinstance(state, ShardedGradients) else None

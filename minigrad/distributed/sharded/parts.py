@@ -66,8 +66,7 @@ def whole_views(optimizer: Optimizer, gradients: ShardedGradients) -> Callable[[
         param, part, _ = member
         bucket = gradients.bucket_of(param)
         assert bucket is not None  # without a bucket it was never updated
-        first = gradients.plan.buckets[bucket].start
-        start, stop = (at - first for at in param.flat.span(param))
+        start, stop = gradients.place(bucket, param)
         return {name: gathered[bucket, name][start:stop].reshape(param.shape) for name in part.slots}
 
     return views

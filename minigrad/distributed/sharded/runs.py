@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from minigrad.arguments import as_integer, check_shares
-from minigrad.distributed.balance.shares import compute_shard_sizes
+from minigrad.distributed.balance.shares import check_caps, compute_shard_sizes
 from minigrad.errors import ArgumentError
 
 Run = tuple[int, int]  # the elements [start, stop) of a bucket
@@ -118,16 +117,14 @@ def own_by_shares(
     """
     who = "own_by_shares"
     check_shares(who, shares)
-    left: list[Any] = [None] * len(shares) if caps is None else list(caps)
-    limits = [cap for cap in left if cap is not None]
-    for cap in limits:
-        as_integer(who, "each cap", cap, 0)
-    if len(left) != len(shares) or (len(limits) == len(left) and sum(limits) < sum(sizes)):
-        raise ArgumentError(f"{who}: expected caps of {len(shares)} ranks for {sum(sizes)} elements, got {caps!r}")
+    total = sum(as_integer(who, "each size", size, 0) for size in sizes)
+    left = check_caps(who, caps, len(shares), total)
+    if sum(left) < total:
+        raise ArgumentError(f"{who}: expected caps of {len(shares)} ranks for {total} elements, got {caps!r}")
     ends = []
     for size in sizes:
-        counts = compute_shard_sizes(as_integer(who, "each size", size, 0), shares, caps=left)
-        left = [None if cap is None else cap - count for cap, count in zip(left, counts)]
+        counts = compute_shard_sizes(size, shares, caps=left)
+        left = [cap - count for cap, count in zip(left, counts)]
         ends.append([sum(counts[: rank + 1]) for rank in range(len(counts))])
     return _of_ends(sizes, ends)
 
